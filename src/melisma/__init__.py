@@ -41,6 +41,7 @@ __all__ = [
     "__version__",
     "allocation",
     "axon",
+    "compare",
     "errors",
     "evaluate",
     "fleet",
@@ -64,12 +65,14 @@ if TYPE_CHECKING:
     from melisma.live.peer.local_group import run_peers
     from melisma.live.training import train
     from melisma.runs.report import Report
+    from melisma.simulation.comparison.comparison import compare
     from melisma.simulation.peers.peer_simulation import simulate_peers
     from melisma.simulation.simulation import simulate
 else:
     _FROM = {
         "Report": "runs.report",
         "evaluate": "learning.evaluation",
+        "compare": "simulation.comparison.comparison",
         "orchestrate": "live.orchestration",
         "run_peers": "live.peer.local_group",
         "simulate": "simulation.simulation",

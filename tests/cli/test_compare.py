@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from melisma.cli.compare import command
 from melisma.errors import MelismaWarning, SettingError
+from melisma.simulation.comparison.comparison import ComparedRun, Comparison
 from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import parse_faults
 from tests.cli.command_line import parse_json
@@ -154,7 +155,7 @@ def fail_to_draw(*_: object) -> object:
 def test_the_table_is_printed_if_the_picture_cannot_be_drawn(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("melisma.cli.compare.draw_comparison", fail_to_draw)
+    monkeypatch.setattr(Comparison, "plot", fail_to_draw)
     with pytest.warns(MelismaWarning, match=r"cannot draw comparison\.svg: ZeroDivisionError"):
         result = compare(
             "--schemes", "dab,equal", "--work", "timing", "--picture", "comparison.svg"
@@ -163,6 +164,18 @@ def test_the_table_is_printed_if_the_picture_cannot_be_drawn(
     assert "dab" in result.stdout
     assert "comparison.svg" not in result.stdout
     assert not (folder / "comparison.svg").exists()
+
+
+def test_ctrl_c_prints_the_table_of_the_finished_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(run: ComparedRun) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("melisma.cli.compare.run_line", press)
+    result = compare("--schemes", "dab,equal", "--seeds", "2", "--work", "timing")
+    assert result.exit_code == 130
+    assert "interrupted: 1 of 4 runs have finished" in result.stdout
+    assert re.search(r"^dab +\d", result.stdout, re.MULTILINE)
+    assert result.stdout.endswith("interrupted before every scheme had a run on the same seed\n")
 
 
 @pytest.mark.parametrize(

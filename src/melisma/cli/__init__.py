@@ -38,6 +38,7 @@ is printed as one line.
     views/                tables and lines that the subcommands print
 """
 
+import errno
 import signal
 import sys
 import threading
@@ -112,6 +113,11 @@ def main() -> None:
     except MelismaError as error:
         click.echo(f"melisma: {visible_part(one_line(error))}", err=True)
         code = 2 if isinstance(error, SettingError) else 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        click.echo(f"melisma: {error.filename or 'disk'}: no space left on the disk", err=True)
+        code = 1
     sys.exit(code or 0)
 
 

@@ -166,7 +166,7 @@ def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> 
         write(msgspec.json.encode({**report.as_dict(), "faults": faults}).decode() + "\n")
     else:
         write(run_summary_view(report))
-        write(f"{_usage_line(report, has_prices=prepared.scenario.fleet.has_prices)}\n")
+        write(f"{_usage_line(report)}\n")
         took_s = time.monotonic() - began
         write(f"{report.ended_s:.1f} s simulated in {took_s:.1f} s\n")
         write(f"with faults ({faults}); all invariants held\n" if faults else "")
@@ -208,14 +208,12 @@ def _heading(prepared: PreparedSimulation) -> str:
     )
 
 
-def _usage_line(report: Report, *, has_prices: bool) -> str:
-    """Return the time without training, and the usage of the run, in one line."""
+def _usage_line(report: Report) -> str:
+    """Return the time without training, and the bytes of the run, in one line."""
     usage = [
         f"{report.outside_s:.1f} s of measuring and waiting",
         f"{_format_bytes(report.bytes)} transferred",
     ]
-    usage += [f"{report.joules:,.1f} J"] if report.joules > 0 else []
-    usage += [f"cost {report.cost:,.0f}"] if has_prices else []
     return ", ".join(usage)
 
 

@@ -48,7 +48,7 @@ from melisma.live.pairing import ORCHESTRATOR_KIND, PairingService
 from melisma.live.preparation import PreparedTask, prepare_task
 from melisma.live.state_folder import orchestrator_folder
 from melisma.live.training import remove_empty
-from melisma.runs.folder import PICTURE_FILE, SHARDS_FOLDER
+from melisma.runs.folder import PICTURE_FILE, SHARDS_FOLDER, naming_kept_files
 from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
@@ -262,7 +262,8 @@ def run_orchestrator(
     cancellation = cancellation or Cancellation()
 
     def work() -> Report | None:
-        return asyncio.run(_Orchestration(prepared, settings, observer).run(cancellation))
+        with naming_kept_files(prepared.folder):
+            return asyncio.run(_Orchestration(prepared, settings, observer).run(cancellation))
 
     report = run_in_thread(work, cancellation, "melisma-orchestrator")
     if report is None:

@@ -119,6 +119,7 @@ def prepare(
     began = time.monotonic()
     loaded = _load(task, scheme, folder, run_time)
     fleet = scale_fleet(fleet, learners)
+    fleet.local_samples(loaded.task)  # raises an error if they do not fit
     sample_s = _core_sample_s(loaded.task, fleet, loaded.data.train, loaded.trainer)
     shares = fleet.core_shares(loaded.task, sample_s)
     rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])

@@ -31,7 +31,13 @@ from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
 from melisma.private_files import make_private_folder, write_private
-from melisma.runs.folder import DEVICES_FOLDER, LOGS_FOLDER, PICTURE_FILE, SHARDS_FOLDER
+from melisma.runs.folder import (
+    DEVICES_FOLDER,
+    LOGS_FOLDER,
+    PICTURE_FILE,
+    SHARDS_FOLDER,
+    naming_kept_files,
+)
 from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
@@ -125,7 +131,8 @@ def run(
         watch(step)
 
     def work() -> Report:
-        model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
+        with naming_kept_files(prepared.folder):
+            model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
         report = replace(Report.from_trace(steps), model=model, folder=prepared.folder)
         save_picture(report.plot, prepared.folder / PICTURE_FILE)
         return report
@@ -175,7 +182,7 @@ async def _run_orchestrator(
 def _write_local_data(prepared: PreparedRun) -> None:
     """Write each device's shards for federated learning, before the run begins."""
     task, data = prepared.task, prepared.train
-    devices = partition_shards(task, data.labels, prepared.fleet.local_shards(task))
+    devices = partition_shards(task, data.labels, prepared.fleet.local_samples(task))
     for number, shards in enumerate(devices):
         folder = _local_data_folder(prepared, number)
         make_private_folder(folder)

@@ -59,12 +59,15 @@ class Scenario:
 
 
 def even_local_shard_samples(task: Task, fleet: Fleet) -> RaggedArray:
-    """Return the samples of each shard on each device; the very last shard may be short."""
+    """Return the samples of each shard on each device; the last one of a device may be short."""
+    local_samples = fleet.local_samples(task)
     if task.mode == "parallelized":
         return NO_ROWS
-    counts = fleet.local_shards(task)
+    counts = -(-local_samples // task.shard_samples)
     sizes = np.full(int(counts.sum()), task.shard_samples)
-    sizes[-1] -= max(0, int(sizes.sum()) - task.samples)
+    has_data = counts > 0
+    last = np.cumsum(counts)[has_data] - 1
+    sizes[last] = (local_samples - (counts - 1) * task.shard_samples)[has_data]
     return RaggedArray(counts, sizes)
 
 

@@ -27,7 +27,7 @@ from melisma.fleet.task import (
 )
 from melisma.learning.loaded_task import load_task
 from melisma.runs.checkpoints import Checkpoints
-from melisma.runs.folder import MODEL_FILE, PICTURE_FILE, create_run_folder
+from melisma.runs.folder import MODEL_FILE, PICTURE_FILE, create_run_folder, naming_kept_files
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
@@ -211,7 +211,10 @@ def run(
             trace.close()
     report = progress.report()
     if path is not None:
-        report = _save(report, path, compute)
+        with naming_kept_files(path):
+            report = _save(report, path, compute)
+            if isinstance(failure, OSError):
+                raise failure
     if failure is not None:
         saved = "" if path is None else f"; partial results are in {path}"
         raise RunFailedError(f"{failure}{saved}", report) from failure
@@ -234,8 +237,8 @@ def _keep_checkpoints(
     return keep
 
 
-def _drive(driver: Driver) -> DataError | None:
-    """Run to the end; an interruption or an error of the user's code cancels the run.
+def _drive(driver: Driver) -> DataError | OSError | None:
+    """Run to the end; an interruption, an error of the user's code or a full disk cancels the run.
 
     As in live runs, the caller can then save partial results.
     """
@@ -243,7 +246,7 @@ def _drive(driver: Driver) -> DataError | None:
         driver.run()
     except KeyboardInterrupt:
         driver.cancel("interrupted")
-    except DataError as error:
+    except (DataError, OSError) as error:
         driver.cancel(str(error))
         return error
     return None

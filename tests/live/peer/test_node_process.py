@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from melisma import axon
 from melisma.errors import MelismaError, SettingError, UnauthorizedError
 from melisma.live.peer.node_process import run_node
-from melisma.live.peer.node_runner import NodeConfig
+from melisma.live.peer.node_runner import NodeConfig, NodeRunner
 from melisma.peer.algorithms import LocalSgd
 from melisma.peer.group import PeerSettings
 from melisma.runs.peer_report import NodeReport
@@ -45,6 +45,25 @@ def test_no_node_outlives_its_parent(folder: Path) -> None:
     kept = msgspec.json.decode((folder / "reports" / "n0.json").read_bytes(), type=NodeReport)
     assert kept.outcome == "cancelled"
     assert (folder / "models" / "n0.safetensors").is_file()
+
+
+def test_the_model_of_a_node_is_saved_before_its_score_is_computed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def score(*_: object) -> None:
+        kept = msgspec.json.decode((folder / "reports" / "n0.json").read_bytes(), type=NodeReport)
+        assert (folder / "models" / "n0.safetensors").is_file()
+        seen.append(kept.outcome)
+
+    monkeypatch.setattr(NodeRunner, "_score", score)
+    settings = PeerSettings(TASK, ROUNDS, 10**9, patience_s=60.0)
+    config = NodeConfig(name="n0", settings=settings, folder=str(folder))
+    stop = threading.Event()
+    stop.set()
+    assert run_node(config, stop=stop).outcome == "cancelled"
+    assert seen == ["cancelled"]
 
 
 class NodeThreads:

@@ -24,9 +24,9 @@ TITLES = (
 
 def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType:
     """Return the summary, with at most `show` learners listed."""
-    first = report.learners[:show]
+    first, usage = report.learners[:show], _usage_titles(report)
     table = (
-        [FigureTable((*TITLES, "missing"), [_row(learner) for learner in first])]
+        [FigureTable((*TITLES, *usage, "missing"), [_row(learner, usage) for learner in first])]
         if report.cycles
         else []
     )
@@ -37,6 +37,7 @@ def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType
         *map(Text, _unlisted_line(report, show)),
         *map(Text, _guard_lines(report)),
         *map(Text, _result_lines(report)),
+        *map(Text, _usage_lines(report)),
         *map(Text, _saved_files(report)),
     )
 
@@ -54,7 +55,26 @@ def _ending_lines(report: Report) -> list[str]:
     return [visible_part(line) for line in (*ending, *left)]
 
 
-def _row(total: LearnerTotal) -> tuple[str, ...]:
+def _usage_titles(report: Report) -> dict[str, str]:
+    """Return the titles of the usage that the fleet gives rates for, with their figures."""
+    totals = report.learners
+    has_energy, has_prices = np.any(totals.joules > 0), np.any(totals.cost != totals.shards)
+    is_known = {"energy J": ("joules", has_energy), "cost": ("cost", has_prices)}
+    return {
+        title: figure
+        for title, (figure, shown) in is_known.items()
+        if shown and not np.isnan(getattr(totals, figure)).all()
+    }
+
+
+def _usage_lines(report: Report) -> list[str]:
+    """Return the energy and the cost of all learners, if the fleet gives rates for them."""
+    parts = {"energy J": f"energy {report.joules:,.1f} J", "cost": f"cost {report.cost:,.6g}"}
+    shown = [parts[title] for title in _usage_titles(report)]
+    return [", ".join(shown)] if shown else []
+
+
+def _row(total: LearnerTotal, usage: dict[str, str]) -> tuple[str, ...]:
     seconds = dict(zip(PHASES, total.phases, strict=True))
     fetch_s = seconds["fetch model"] + seconds["fetch shards"]
     missing = [
@@ -69,8 +89,13 @@ def _row(total: LearnerTotal) -> tuple[str, ...]:
         _format_done(total),
         "-" if isnan(total.capacity_used) else f"{total.capacity_used:.0%}",
         *(f"{value:.1f}" for value in (fetch_s, seconds["train"], seconds["upload"])),
+        *(_format_usage(getattr(total, figure)) for figure in usage.values()),
         ", ".join(missing) or "-",
     )
+
+
+def _format_usage(amount: float) -> str:
+    return "-" if isnan(amount) else f"{amount:,.1f}"
 
 
 def _format_done(total: LearnerTotal) -> str:

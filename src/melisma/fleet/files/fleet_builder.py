@@ -34,6 +34,7 @@ from melisma.fleet.files.fleet_file import (
     HardwareTable,
     NoiseTable,
     PriceTable,
+    SamplesTable,
 )
 from melisma.fleet.files.profiles import PROFILES, Profile
 from melisma.fleet.files.spread import draw_factors
@@ -204,6 +205,7 @@ def _build_single(learner: FleetLearner, count: int, table: FleetTable) -> _Lear
         name: np.full(count, value) for name, value in _hardware_columns(learner, table).items()
     }
     columns["price"] = np.full(count, learner.price)
+    columns["own_samples"] = np.full(count, float(learner.own_samples or nan))
     rows = [(s.probability, s.compute, s.bandwidth) for s in learner.state] or [(1.0, 1.0, 1.0)]
     states = [np.tile(np.array(column), (count, 1)) for column in zip(*rows, strict=True)]
     key = f"learner[{learner.name}]"
@@ -234,6 +236,7 @@ def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerB
         columns[key] = columns[key] * link_factors * factors(key)
     columns["latency_s"] = columns["latency_s"] * factors("latency_s")
     columns["price"] = _draw_prices(group, group_rng("price"))
+    columns["own_samples"] = _draw_own_samples(group, group_rng("own samples"))
     states = _draw_states(group, group_rng("states"))
     names = _number_names(name, count)
     key = f"group[{group.name or number}]"
@@ -245,6 +248,15 @@ def _draw_prices(group: FleetGroup, rng: np.random.Generator) -> Floats:
         return np.full(group.count, group.price)
     prices = rng.normal(group.price.mean, group.price.sd, group.count)
     return np.clip(prices, group.price.low, group.price.high)
+
+
+def _draw_own_samples(group: FleetGroup, rng: np.random.Generator) -> Floats:
+    """Draw the samples on each device, at least 1; NaN if the group does not give them."""
+    own = group.own_samples
+    if not isinstance(own, SamplesTable):
+        return np.full(group.count, float(own or nan))
+    factors = draw_factors(own.spread, own.distribution, group.count, rng)
+    return np.maximum(np.rint(own.mean * factors), 1.0)
 
 
 def _hardware_columns(device: HardwareTable, table: FleetTable) -> dict[str, float]:

@@ -51,11 +51,8 @@ def partition_by_sizes(
     return _partition_dirichlet(labels, sizes, partition.alpha, rng)
 
 
-def partition_shards(task: Task, labels: NDArray[Any], shards: Ints) -> list[list[Ints]]:
-    """Return the samples of each shard of each device; `shards` has the number per device."""
-    sizes = shards * task.shard_samples
-    # The last shard of the last device may be short.
-    sizes[-1] -= max(0, int(sizes.sum()) - len(labels))
+def partition_shards(task: Task, labels: NDArray[Any], sizes: Ints) -> list[list[Ints]]:
+    """Return the samples of each shard of each device; `sizes` has the samples per device."""
     rng = generator(task.seed, "partition")
     devices = partition_by_sizes(labels, sizes, task.partition or PartitionSettings(), rng)
     return [cut_into_shards(samples, task.shard_samples) for samples in devices]

@@ -78,6 +78,9 @@ class EventHandler(Protocol):
     def handle(self, event: events.AnyEvent) -> None:
         """Handle an event."""
 
+    def fail(self, error: Exception) -> None:
+        """End the run with an error."""
+
     def expects(self, learner: int, cycle: int, attempt: int) -> bool:
         """Return whether an update of that assignment would count now."""
 
@@ -442,6 +445,10 @@ class LearnerService:
         except DataError as error:
             name, problem = self._mailboxes[assignment[0]].name, visible(str(error))
             return f"the update of {name} is refused: {problem}"
+        except OSError as error:
+            # The disk is full, for example: no other update can be kept either.
+            self._handler.fail(error)
+            raise
         finally:
             self._receiving.discard(assignment)
         # The update may have become too late, or its learner silent, while it was written.

@@ -113,9 +113,13 @@ class Orchestrator:
         try:
             self._step(event)
         except Exception as error:
-            if not self.finished.done():
-                self.finished.set_exception(error)
+            self.fail(error)
             raise
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error."""
+        if not self.finished.done():
+            self.finished.set_exception(error)
 
     def _step(self, event: events.AnyEvent) -> None:
         """Let the machine decide, record the step, and carry out the commands."""
@@ -293,8 +297,8 @@ class Orchestrator:
 
     def _on_background_done(self, task: "asyncio.Task[None]") -> None:
         self._background.discard(task)
-        if not task.cancelled() and (error := task.exception()) and not self.finished.done():
-            self.finished.set_exception(error)
+        if not task.cancelled() and (error := task.exception()):
+            self.fail(error)
 
 
 HANDLERS: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {
