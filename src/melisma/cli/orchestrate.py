@@ -8,7 +8,6 @@ from threading import Lock
 
 import click
 import msgspec
-from rich.console import Console
 from rich.live import Live
 
 from melisma.cli.options import (
@@ -20,8 +19,8 @@ from melisma.cli.options import (
     json_option,
     run_options,
 )
-from melisma.cli.output import exit_with, write
-from melisma.cli.run import FRAMES_PER_S, RunWatcher
+from melisma.cli.output import exit_with, has_live_terminal, write
+from melisma.cli.run import RunWatcher, live_view
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
 from melisma.cli.views.run_summary_view import run_summary_view
@@ -48,7 +47,7 @@ class OrchestratorScreen(OrchestrationObserver):
     def __init__(self, *, as_json: bool) -> None:
         super().__init__(self._print, self._on_step)
         self._as_json = as_json
-        self._is_terminal = not as_json and sys.stdout is not None and sys.stdout.isatty()
+        self._is_terminal = not as_json and has_live_terminal()
         self._watcher, self._lock = RunWatcher(), Lock()
         self._live: Live | None = None
 
@@ -96,11 +95,8 @@ class OrchestratorScreen(OrchestrationObserver):
     def _on_step(self, step: Step) -> None:
         if self._as_json:
             return
-        if not self._is_terminal:
-            self._watcher.apply_and_print(step)
-            return
-        self._watcher.apply(step)
-        if self._live is None and self._lock.acquire(blocking=False):
+        self._watcher.apply_and_print(step, self._print)
+        if self._is_terminal and self._live is None and self._lock.acquire(blocking=False):
             try:
                 self._start_live()
             finally:
@@ -108,13 +104,12 @@ class OrchestratorScreen(OrchestrationObserver):
 
     def _start_live(self) -> None:
         if self._is_terminal and self._live is None:
-            self._live = Live(
-                get_renderable=self._watcher.render,
-                console=Console(highlight=False, markup=False, emoji=False),
-                refresh_per_second=FRAMES_PER_S,
-                transient=True,
-            )
+            self._live = live_view(self._watcher)
             self._live.start()
+
+    def on_fetch(self, learner: int) -> None:
+        """Show that a learner is fetching."""
+        self._watcher.on_fetch(learner)
 
     def _stop_live(self) -> None:
         live, self._live = self._live, None

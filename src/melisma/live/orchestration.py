@@ -180,6 +180,9 @@ class OrchestrationObserver:
         """Say that a learner has come or gone."""
         self.say(line)
 
+    def on_fetch(self, learner: int) -> None:
+        """Note that a learner, by its number, has requested a file."""
+
     def on_note(self, note: str) -> None:
         """Say what does not work."""
         self.say(f"note: {note}")
@@ -284,6 +287,7 @@ class _Orchestration:
         self._prepared, self._settings, self._observer = prepared, settings, observer
         self._registry, self._tokens = Registry(), JoinTokens()
         self._mailboxes = Mailboxes(max_learners=settings.max_learners)
+        self._mailboxes.on_fetch = observer.on_fetch
         self._steps: list[Step] = []
         self._waiting_approvals, self._code = 0, ""
         self._approving = asyncio.Lock()

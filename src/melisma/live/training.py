@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -122,17 +123,24 @@ def run(
     port: int = 0,
     watch: Watcher = lambda _: None,
     cancellation: Cancellation | None = None,
+    on_fetch: Callable[[int], None] = lambda _learner: None,
 ) -> Report:
-    """Run to the end or until cancelled; a second Ctrl-C does not wait for the report."""
+    """Run to the end or until cancelled; a second Ctrl-C does not wait for the report.
+
+    `on_fetch` receives the number of a learner whenever it requests a file, from another thread.
+    """
     cancellation, steps = cancellation or Cancellation(), list[Step]()
 
     def record(step: Step) -> None:
         steps.append(step)
         watch(step)
 
+    mailboxes = Mailboxes(prepared.fleet.names)
+    mailboxes.on_fetch = on_fetch
+
     def work() -> Report:
         with naming_kept_files(prepared.folder):
-            model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
+            model = asyncio.run(_run_orchestrator(prepared, port, mailboxes, record, cancellation))
         report = replace(Report.from_trace(steps), model=model, folder=prepared.folder)
         save_picture(report.plot, prepared.folder / PICTURE_FILE)
         return report
@@ -141,12 +149,15 @@ def run(
 
 
 async def _run_orchestrator(
-    prepared: PreparedRun, port: int, watch: Watcher, cancellation: Cancellation
+    prepared: PreparedRun,
+    port: int,
+    mailboxes: Mailboxes,
+    watch: Watcher,
+    cancellation: Cancellation,
 ) -> Path | None:
     """Run the orchestrator and its learners; return the trained model if there is one."""
     loop, store, orchestrator = asyncio.get_running_loop(), None, None
-    spec, mailboxes = prepared.spec, Mailboxes(prepared.fleet.names)
-    evaluator = FederatedEvaluator(mailboxes)
+    spec, evaluator = prepared.spec, FederatedEvaluator(mailboxes)
     try:
         store = prepared.create_store()
         if prepared.task.mode == "federated":

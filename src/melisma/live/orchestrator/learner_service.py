@@ -150,7 +150,7 @@ class LearnerService:
         return worker
 
     def _find_file(self, name: str, caller: str) -> Path | None:
-        self._mailboxes.number(caller)
+        self._mailboxes.on_fetch(self._mailboxes.number(caller))
         if self._spec.bundle is not None and name == self._spec.bundle.file_name:
             return self._store.bundle_path(self._spec.bundle)
         return self._store.path(name)
