@@ -31,6 +31,7 @@ is printed as one line.
     run.py                `melisma run`
     scheme_option.py      the `--scheme` option of several subcommands
     simulate.py           `melisma simulate`
+    size.py               `melisma size`
     starter_files.py      the text of the files that `melisma init` writes
     status.py             `melisma status`
     status_line.py        a line of a terminal that changes while a command computes
@@ -68,7 +69,7 @@ SUBCOMMANDS = (
         "revoke",
         "rename",
     ),
-    *("simulate", "compare", "evaluate", "peers", "plan", "bench", "data", "axon"),
+    *("simulate", "compare", "size", "evaluate", "peers", "plan", "bench", "data", "axon"),
 )
 
 # Of subcommands whose module has another name.
