@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import get_args
 
 import click
-import msgspec
 
 from melisma.cli.options import (
     COUNT,
@@ -22,7 +21,7 @@ from melisma.cli.options import (
     default_task_argument,
     json_option,
 )
-from melisma.cli.output import write
+from melisma.cli.output import write, write_json
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.size_view import candidate_line, size_view
@@ -102,7 +101,7 @@ def command(  # noqa: PLR0913 - one argument per option
         )
     saved = None if picture is None else save_picture(sizing.plot, picture)
     if as_json:
-        write(msgspec.json.encode(sizing.as_dict()).decode() + "\n")
+        write_json(sizing.as_dict())
     else:
         write(size_view(sizing, has_prices=read_fleet(files[1]).has_prices or find == "budget"))
         write(f"picture  {saved}\n" if saved is not None else "")

@@ -80,7 +80,7 @@ def test_the_fewest_devices_are_those_of_brute_force(fleet: Path) -> None:
 def test_the_least_deadline_holds_and_the_next_shorter_one_fails(
     fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "MAX_CYCLES", 40)
+    monkeypatch.setattr(candidates, "MAX_CYCLES", 20)
     goal = 0.9 * visits(task(deadline_s=8.0), fleet)
     found = size(task(), fleet, "deadline", within_s=WITHIN_S, visits=goal)
     assert found.answer is not None
