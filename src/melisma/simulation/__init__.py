@@ -18,6 +18,7 @@
     invariants/           properties that are checked after each step
     compute/              the computation of learners: timing only, or real training
     comparison/           schemes compared on the same seeds
+    sizing/               what a goal needs: deadline, devices, budget or model
     peers/                training without an orchestrator
 """
 
@@ -25,13 +26,16 @@ from melisma.simulation.comparison.comparison import Comparison, compare
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
 from melisma.simulation.simulation import SimulationOptions, simulate
+from melisma.simulation.sizing.sizing import Sizing, size
 
 __all__ = [
     "Comparison",
     "Delays",
     "PeerOptions",
     "SimulationOptions",
+    "Sizing",
     "compare",
     "simulate",
     "simulate_peers",
+    "size",
 ]

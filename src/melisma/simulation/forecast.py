@@ -73,7 +73,7 @@ def forecast(task: Task, fleet: Fleet) -> Forecast:
     if not fleet.present_at_start.any():
         failure = "no learner is present at the start"
         return Forecast(0.0, float(awake.mean()), 0.0, 0.0, 0.0, failure=failure)
-    runs = ceil(MAX_CYCLES / cycles) if _is_random(task, fleet) else 1
+    runs = ceil(MAX_CYCLES / cycles) if is_random(task, fleet) else 1
     reports = [_simulate(task, replace(fleet, seed=fleet.seed + run)) for run in range(runs)]
     ended = [cycle for report in reports for cycle in report.ended_cycles]
     worked = [cycle for cycle in ended if len(cycle.assignments)]
@@ -109,7 +109,7 @@ def _failure(report: Report) -> str:
     return report.reason if report.outcome == "failed" else ""
 
 
-def _is_random(task: Task, fleet: Fleet) -> bool:
+def is_random(task: Task, fleet: Fleet) -> bool:
     """Return whether a run depends on the seed of the fleet."""
     changes = fleet.changes(task.expected_s)
     several_states = fleet.state_probability.shape[1] > 1

@@ -76,15 +76,20 @@ def read_fleet(path: str | Path, learners: int | None = None, seed: int | None =
     With `learners`, the fleet has that number, in the proportions of the file; `seed` replaces the
     seed of the file.
     """
-    table = read_toml(path, FleetFile).fleet
+    table = read_fleet_table(path)
     if seed is not None:
         table = replace(table, seed=seed)
     try:
-        return build_fleet(_resolve_paths(table, Path(path).parent), learners)
+        return build_fleet(table, learners)
     except TraceError as error:
         raise SettingError(f"{path}: fleet.{error}") from None
     except SettingError as error:
         raise SettingError(f"{path}: fleet: {error}") from None
+
+
+def read_fleet_table(path: str | Path) -> FleetTable:
+    """Read the tables of a FLEET.toml, with paths that do not depend on the current folder."""
+    return _resolve_paths(read_toml(path, FleetFile).fleet, Path(path).parent)
 
 
 def scale_fleet(
