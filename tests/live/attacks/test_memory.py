@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,22 @@ def test_memory_is_bounded_while_learners_upload_a_large_model(
             answers = list(pool.map(lambda learner: upload(learner, update), learners))
         report = fleet.finish(300.0)
     assert answers == [""] * count
-    assert report.outcome == "finished"
+    assert report.outcome == "finished", report.reason
     assert report.ended_cycles[0].counts == {"counted": count}
     assert memory.peak_bytes - before_bytes < MAX_GROWTH_MODELS * 4 * numbers
 
 
 def upload(learner: HostileLearner, update: "dict[str, np.ndarray]") -> str:
-    return learner.upload(learner.await_work(), update, deadline_s=300.0)
+    """Upload an update, and poll meanwhile as learners do: an upload alone is no sign of life."""
+    work, uploaded = learner.await_work(), Event()
+
+    def poll() -> None:
+        while not uploaded.is_set():
+            learner.call("poll", None, deadline_s=30.0)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(poll)
+        try:
+            return learner.upload(work, update, deadline_s=300.0)
+        finally:
+            uploaded.set()
