@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -40,16 +39,4 @@ def test_memory_is_bounded_while_learners_upload_a_large_model(
 
 
 def upload(learner: HostileLearner, update: "dict[str, np.ndarray]") -> str:
-    """Upload an update, and poll meanwhile as learners do: an upload alone is no sign of life."""
-    work, uploaded = learner.await_work(), Event()
-
-    def poll() -> None:
-        while not uploaded.is_set():
-            learner.call("poll", None, deadline_s=30.0)
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(poll)
-        try:
-            return learner.upload(work, update, deadline_s=300.0)
-        finally:
-            uploaded.set()
+    return learner.upload(learner.await_work(), update, deadline_s=300.0)
