@@ -33,7 +33,7 @@ def test_memory_is_bounded_while_learners_upload_a_large_model(
             answers = list(pool.map(lambda learner: upload(learner, update), learners))
         report = fleet.finish(300.0)
     assert answers == [""] * count
-    assert report.outcome == "finished"
+    assert report.outcome == "finished", report.reason
     assert report.ended_cycles[0].counts == {"counted": count}
     assert memory.peak_bytes - before_bytes < MAX_GROWTH_MODELS * 4 * numbers
 
