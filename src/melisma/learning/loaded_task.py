@@ -4,49 +4,104 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from melisma.errors import DataError, SettingError
-from melisma.fleet.task import Task, naming_task_file
+from melisma.fleet.task import Task, naming_task_file, read_sized_task, read_task
 from melisma.learning.data.datasets import DataSet, load_dataset
-from melisma.learning.parameters import Layout
+from melisma.learning.data.memory_data import IN_MEMORY, to_memory_data
+from melisma.learning.given_objects import NO_OBJECTS, GivenObjects, NamedModel, name_model
+from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.task_sizes import limit_samples, with_actual_sizes
 from melisma.learning.trainer import Trainer
-from melisma.learning.trainer_factory import check_model_fits, trainer_for
+from melisma.learning.trainer_factory import check_model_fits, measure_sample_ops, trainer_for
 from melisma.learning.user_code import is_import_path
+
+DATA_KEYS = ("samples", "sample_bytes")
+SIZE_KEYS = (*DATA_KEYS, "model_bytes", "sample_ops")
 
 
 @dataclass(frozen=True)
 class LoadedTask:
     """A task with the measured sizes of its data and model, its trainer, and its limited data.
 
-    `path` lists the folders that are searched for modules of the user.
+    `path` lists the folders that are searched for modules of the user. `start` are the parameters
+    that training starts from, if they are not those of the trainer.
     """
 
     task: Task
     trainer: Trainer
     data: DataSet
     path: tuple[str, ...]
+    start: Arrays | None = None
 
 
-def load_task(task: Task, file: str | Path | None = None) -> LoadedTask:
+def load_task(
+    task: Task,
+    file: str | Path | None = None,
+    objects: GivenObjects = NO_OBJECTS,
+    *,
+    shipped: bool = False,
+) -> LoadedTask:
     """Load the data and build the trainer; modules are also searched beside the task's file.
 
+    A model among the `objects` that is `shipped` gets a name that learner processes can import.
     A `SettingError` names the file.
     """
-    path = add_module_path(task, file)
     with naming_task_file(file):
-        data = limit_samples(task, _load_data(task))
-        trainer = trainer_for(task)
+        model = None if objects.model is None else name_model(objects.model, shipped=shipped)
+        given = None
+        if objects.data is not None and not isinstance(objects.data, str):
+            given = to_memory_data(objects.data)
+        names = {"model": model and model.name, "data": objects.data if not given else IN_MEMORY}
+        task = replace(task, **{key: name for key, name in names.items() if name is not None})
+        task.check_names()
+        path = add_module_path(task, file, () if model is None else model.folders)
+        data = limit_samples(task, _check_test(task, given or _load_data(task)))
+        trainer = _build_trainer(task, model)
         check_model_fits(trainer, data)
-        sized = with_actual_sizes(task, data, Layout.from_arrays(trainer.initial()))
-    return LoadedTask(sized, trainer, data, path)
+        start = None if model is None else model.start(trainer)
+        ops = measure_sample_ops(task, trainer, data.train)
+        sized = with_actual_sizes(task, data, Layout.from_arrays(trainer.initial()), ops)
+    return LoadedTask(sized, trainer, data, path, start)
 
 
-def add_module_path(task: Task, file: str | Path | None) -> tuple[str, ...]:
-    """Add the folders of the user's modules to `sys.path`; empty if the task names none."""
+def load_sized_task(path: str | Path) -> Task:
+    """Read a task with all sizes; those of the user's own model and data are measured.
+
+    Model and data are loaded only if a size is missing.
+    """
+    task = read_task(path)
+    missing = [key for key in SIZE_KEYS if getattr(task.sizes, key) is None]
+    names = [task.data if key in DATA_KEYS else task.model for key in missing]
+    if not any(map(is_import_path, names)):
+        return read_sized_task(path)
+    loaded = load_task(task, path).task
+    with naming_task_file(path):
+        loaded.check_shard_samples()
+    return loaded
+
+
+def _build_trainer(task: Task, model: NamedModel | None) -> Trainer:
+    try:
+        return trainer_for(task)
+    except SettingError as error:
+        if model is None or model.instance is None:
+            raise
+        raise SettingError(f"{error}; {model.rebuild_hint}") from error
+
+
+def add_module_path(
+    task: Task, file: str | Path | None, others: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Add the folders of the user's modules to `sys.path`; empty if the task names none.
+
+    These are the `others`, that of the file, and the current one.
+    """
     if not is_import_path(task.model) and not is_import_path(task.data):
         return ()
     folders = [Path(file).resolve().parent] if file is not None else []
-    path = tuple(dict.fromkeys(map(str, [*folders, Path.cwd()])))
+    path = tuple(dict.fromkeys(map(str, [*others, *folders, Path.cwd()])))
     sys.path += [folder for folder in path if folder not in sys.path]
     return path
 
@@ -59,6 +114,10 @@ def _load_data(task: Task) -> DataSet:
         if is_import_path(task.data):
             raise SettingError(str(error)) from error
         raise
+    return data
+
+
+def _check_test(task: Task, data: DataSet) -> DataSet:
     if not len(data.test) and task.mode != "federated":
         raise SettingError(
             f"data {task.data} has no test samples; add some or use mode = 'federated'"

@@ -23,8 +23,10 @@ from melisma.axon.discovery.multicast import announce
 from melisma.backports import timeout
 from melisma.cycle import events
 from melisma.errors import MelismaError, SettingError
+from melisma.fleet.arguments import check_arguments
 from melisma.fleet.run_time import RunTime
-from melisma.fleet.task import Task
+from melisma.fleet.task import Port, PositiveInt, Task
+from melisma.learning.given_objects import GivenObjects
 from melisma.learning.user_code import is_import_path
 from melisma.live.join_string import JoinString
 from melisma.live.local_addresses import local_addresses
@@ -49,8 +51,9 @@ from melisma.live.pairing import ORCHESTRATOR_KIND, PairingService
 from melisma.live.preparation import PreparedTask, prepare_task
 from melisma.live.state_folder import orchestrator_folder
 from melisma.live.training import remove_empty
+from melisma.runs.cycle_result import OnCycle, follow_cycles
 from melisma.runs.folder import PICTURE_FILE, SHARDS_FOLDER
-from melisma.runs.interruption import Cancellation, run_in_thread
+from melisma.runs.interruption import CallerThread, Cancellation, run_in_thread
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
@@ -67,6 +70,16 @@ ABSENCE_CHECK_S: Final = 0.5
 MAX_WAITING_APPROVALS: Final = 20
 PAIRING_METHODS: Final = ("begin_pairing", "complete_pairing")
 PAIRING_BODY_BYTES: Final = 4096
+# Of `orchestrate`, as far as no other check covers them.
+ARGUMENT_TYPES = {
+    "scheme": str | None,
+    "host": str,
+    "port": Port,
+    "once": bool,
+    "max_learners": PositiveInt,
+    "name": str,
+    "discovery": bool,
+}
 Decide = Callable[[str, str, str | None], bool]
 """Decides about a device by its name, its fingerprint and the host that it called from."""
 
@@ -188,6 +201,8 @@ class OrchestrationObserver:
 def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     task: Task | str | Path,
     *,
+    model: Any = None,
+    data: Any = None,
     learners: int | None = None,
     until_ready_s: float | None = None,
     scheme: str | None = None,
@@ -203,7 +218,7 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     name: str = "",
     discovery: bool = True,
     say: Callable[[str], None] = print,
-    watch: Watcher = lambda _: None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Train a task on devices that join over the network, by ``melisma join STRING``.
 
@@ -212,9 +227,11 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     all. `approve` decides about a device by its name, fingerprint and host; with `once` the join
     string is valid for one new device. `name` is announced in the local network, by default that of
     this machine, if `discovery` is on. `say` receives the join string, the score of each cycle
-    and further lines for the owner. The rest is as in `train`. Ctrl-C ends the run and keeps its
+    and further lines for the owner. The rest is as in `train`; devices that join with
+    ``--trust-code`` run the source of a `model` that is given. Ctrl-C ends the run and keeps its
     results so far; before the run it raises `KeyboardInterrupt`.
     """
+    check_arguments("orchestrate", ARGUMENT_TYPES, locals())
     settings = OrchestratorSettings(
         start=StartCondition(learners, until_ready_s),
         host=host,
@@ -225,14 +242,15 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
         name=name,
         discovery=discovery,
     )
-    prepared = prepare_task(task, scheme, folder, RunTime(deadline_s, total_s, finish_by))
+    run_time, objects = RunTime(deadline_s, total_s, finish_by), GivenObjects(model, data)
+    prepared = prepare_task(task, scheme, folder, run_time, objects)
 
-    def follow(step: Step) -> None:
-        watch(step)
+    def watch(step: Step) -> None:
         if isinstance(step.event, events.Evaluated):
             say(_score_line(step.event, prepared.task))
 
-    report = run_orchestrator(prepared, settings, OrchestrationObserver(say, follow))
+    observer = OrchestrationObserver(say, watch)
+    report = run_orchestrator(prepared, settings, observer, on_cycle=on_cycle)
     say(f"{report.outcome}: {report.reason}; the results are in {report.folder}")
     return report.require_success()
 
@@ -249,20 +267,26 @@ def run_orchestrator(
     settings: OrchestratorSettings,
     observer: OrchestrationObserver,
     cancellation: Cancellation | None = None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Run to the end or until cancelled; a second Ctrl-C does not wait for the report.
 
     Raises `KeyboardInterrupt` if it is cancelled before the run begins.
     """
     cancellation = cancellation or Cancellation()
+    caller = CallerThread(cancellation)
+    follow = follow_cycles(on_cycle, caller.call)
 
     def work() -> Report | None:
-        return asyncio.run(_Orchestration(prepared, settings, observer).run(cancellation))
+        orchestration = _Orchestration(prepared, settings, observer, follow)
+        report = asyncio.run(orchestration.run(cancellation))
+        if report is not None:
+            save_picture(report.plot, prepared.folder / PICTURE_FILE)
+        return report
 
-    report = run_in_thread(work, cancellation, "melisma-orchestrator")
+    report = run_in_thread(work, cancellation, "melisma-orchestrator", caller)
     if report is None:
         raise KeyboardInterrupt
-    save_picture(report.plot, prepared.folder / PICTURE_FILE)
     return report
 
 
@@ -274,7 +298,9 @@ class _Orchestration:
         prepared: PreparedTask,
         settings: OrchestratorSettings,
         observer: OrchestrationObserver,
+        follow: Watcher,
     ) -> None:
+        self._follow = follow
         self._prepared, self._settings, self._observer = prepared, settings, observer
         self._registry, self._tokens = Registry(), JoinTokens()
         self._mailboxes = Mailboxes(max_learners=settings.max_learners)
@@ -322,6 +348,7 @@ class _Orchestration:
         self._steps.append(step)
         self._status.apply(step)
         self._observer.watch(step)
+        self._follow(step)
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         """Start to serve devices, and invite them."""
@@ -374,7 +401,7 @@ class _Orchestration:
 
         def cancel() -> None:
             if orchestrator.started:
-                orchestrator.cancel("interrupted")
+                orchestrator.cancel(cancellation.reason)
             else:
                 lobby.cancel()
                 orchestrator.finished.cancel()

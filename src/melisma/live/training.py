@@ -7,16 +7,19 @@ from dataclasses import replace
 from functools import partial
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from melisma.errors import SettingError
+from melisma.fleet.arguments import check_arguments
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.run_time import RunTime
-from melisma.fleet.task import Task
+from melisma.fleet.task import Port, Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import partition_shards
 from melisma.learning.data.shards import encode_shard
+from melisma.learning.given_objects import GivenObjects
 from melisma.live.learner.learner_settings import (
     DEFAULT_CACHE_BYTES,
     EmulatedDevice,
@@ -31,17 +34,28 @@ from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
 from melisma.private_files import make_private_folder, write_private
+from melisma.runs.cycle_result import OnCycle, follow_cycles
 from melisma.runs.folder import DEVICES_FOLDER, LOGS_FOLDER, PICTURE_FILE, SHARDS_FOLDER
-from melisma.runs.interruption import Cancellation, run_in_thread
+from melisma.runs.interruption import CallerThread, Cancellation, run_in_thread
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
+
+# Of `train`, as far as no other check covers them.
+ARGUMENT_TYPES = {
+    "devices": int | None,
+    "until_ready_s": float | None,
+    "scheme": str | None,
+    "port": Port | None,
+}
 
 
 def train(  # noqa: PLR0913 - each is a setting of its own
     task: Task | str | Path,
     fleet: Fleet | str | Path | None = None,
     *,
+    model: Any = None,
+    data: Any = None,
     devices: int | None = None,
     until_ready_s: float | None = None,
     scheme: str | None = None,
@@ -50,7 +64,7 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     finish_by: str | None = None,
     folder: str | Path | None = None,
     port: int | None = None,
-    watch: Watcher = lambda _: None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Train a task on a fleet that this machine emulates, or on devices that join.
 
@@ -60,17 +74,23 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     With `until_ready_s`, begin after this time with the devices that have joined, at least one;
     with both, the first decides. `melisma.orchestrate` has further settings for devices that join.
 
+    `model` is a class or an instance of `torch.nn.Module`, a function that returns one, or a
+    trainer class, and `data` a pair (train, test) of `Dataset`s or of arrays (samples, labels),
+    instead of those that the task names.
     `deadline_s` is the time of a cycle, `total_s` that of the whole run, and `finish_by` when it
     ends, instead of what the task says.
     Model, picture and trace are written to `folder`, or to a new folder below `runs`. `port` is by
-    default a free one, or 7788 for devices that join. `watch` is called with each step, from
-    another thread. Ctrl-C ends the run and keeps its results so far.
+    default a free one, or 7788 for devices that join. `on_cycle` is called with the `CycleResult`
+    of each cycle; an error that it raises ends the run, and is raised with the results kept. Ctrl-C
+    ends the run and keeps its results so far. A run that fails raises `RunFailedError`.
     """
+    check_arguments("train", ARGUMENT_TYPES, locals())
     if fleet is not None:
         _require_no_devices(devices, until_ready_s)
         run_time = RunTime(deadline_s, total_s, finish_by)
-        report = run(prepare(task, fleet, scheme, folder, run_time), port or 0, watch)
-        return report.require_success()
+        objects = GivenObjects(model, data)
+        prepared = prepare(task, fleet, scheme, folder, run_time, objects=objects)
+        return run(prepared, port or 0, on_cycle=on_cycle).require_success()
     if devices is None and until_ready_s is None:
         raise SettingError(
             "train has neither a fleet nor devices: pass fleet=FILE to emulate devices on this "
@@ -83,6 +103,8 @@ def train(  # noqa: PLR0913 - each is a setting of its own
 
     return orchestrate(
         task,
+        model=model,
+        data=data,
         learners=devices,
         until_ready_s=until_ready_s,
         scheme=scheme,
@@ -91,7 +113,7 @@ def train(  # noqa: PLR0913 - each is a setting of its own
         finish_by=finish_by,
         folder=folder,
         port=DEFAULT_PORT if port is None else port,
-        watch=watch,
+        on_cycle=on_cycle,
     )
 
 
@@ -110,13 +132,20 @@ def run(
     port: int = 0,
     watch: Watcher = lambda _: None,
     cancellation: Cancellation | None = None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
-    """Run to the end or until cancelled; a second Ctrl-C does not wait for the report."""
+    """Run to the end or until cancelled; a second Ctrl-C does not wait for the report.
+
+    `watch` is called with each step, in the thread of the run; `on_cycle` in that of the caller.
+    """
     cancellation, steps = cancellation or Cancellation(), list[Step]()
+    caller = CallerThread(cancellation)
+    follow = follow_cycles(on_cycle, caller.call)
 
     def record(step: Step) -> None:
         steps.append(step)
         watch(step)
+        follow(step)
 
     def work() -> Report:
         model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
@@ -124,7 +153,7 @@ def run(
         save_picture(report.plot, prepared.folder / PICTURE_FILE)
         return report
 
-    return run_in_thread(work, cancellation, "melisma-run")
+    return run_in_thread(work, cancellation, "melisma-run", caller)
 
 
 async def _run_orchestrator(
@@ -146,8 +175,8 @@ async def _run_orchestrator(
             settings = _learner_settings(prepared, address, tokens)
             logs = prepared.folder / LOGS_FOLDER
             async with run_processes(settings, logs, service.remove_learner, trainer=spec.trainer):
-                cancel = partial(orchestrator.cancel, "interrupted")
-                cancellation.on_request(lambda: loop.call_soon_threadsafe(cancel))
+                cancel = partial(_cancel, loop, orchestrator, cancellation)
+                cancellation.on_request(cancel)
                 silence = loop.create_task(service.watch_silence())
                 try:
                     await orchestrator.finished
@@ -164,6 +193,12 @@ async def _run_orchestrator(
             shutil.rmtree(prepared.folder / name, ignore_errors=True)
         remove_empty(prepared.folder)
     return store.model
+
+
+def _cancel(
+    loop: asyncio.AbstractEventLoop, orchestrator: Orchestrator, cancellation: Cancellation
+) -> None:
+    loop.call_soon_threadsafe(orchestrator.cancel, cancellation.reason)
 
 
 def _write_local_data(prepared: PreparedRun) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from safetensors.numpy import save
@@ -22,10 +22,13 @@ from melisma.fleet.task import (
     SimulationSettings,
     Task,
     naming_task_file,
-    read_task,
+    resolve_task,
 )
+from melisma.learning.given_objects import NO_OBJECTS, GivenObjects
 from melisma.learning.loaded_task import load_task
-from melisma.runs.folder import MODEL_FILE, PICTURE_FILE, create_run_folder
+from melisma.runs.cycle_result import CycleFollower, OnCycle
+from melisma.runs.folder import MODEL_FILE, PICTURE_FILE, check_run_folder, create_run_folder
+from melisma.runs.interruption import Cancellation, describe_callback_error
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
@@ -92,23 +95,37 @@ class PreparedSimulation:
     make_compute: Callable[[], ComputeBackend]
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 - each is a setting of its own
     task: Task | str | Path,
     fleet: Fleet | str | Path,
     options: SimulationOptions = NO_OVERRIDES,
     *,
+    model: Any = None,
+    data: Any = None,
     folder: str | Path | None = None,
-    watch: Callable[[Step], object] = lambda _: None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Run a task on a fleet in virtual time.
 
-    Model, picture and trace are saved in `folder`, if given. `watch` is called with each step.
+    Model, picture and trace are saved in `folder`, if given. `model`, `data` and `on_cycle` are as
+    in `melisma.train`; a model may also be a lambda or a local class. A run that fails raises
+    `RunFailedError`.
     """
-    return run(prepare(task, fleet, options), folder, watch).require_success()
+    if not isinstance(options, SimulationOptions):
+        raise SettingError(
+            f"options are {describe(options)}; expected melisma.SimulationOptions(...)"
+        )
+    if folder is not None:
+        check_run_folder(folder)
+    prepared = prepare(task, fleet, options, GivenObjects(model, data))
+    return run(prepared, folder, on_cycle=on_cycle).require_success()
 
 
 def prepare(
-    task: Task | str | Path, fleet: Fleet | str | Path, options: SimulationOptions = NO_OVERRIDES
+    task: Task | str | Path,
+    fleet: Fleet | str | Path,
+    options: SimulationOptions = NO_OVERRIDES,
+    objects: GivenObjects = NO_OBJECTS,
 ) -> PreparedSimulation:
     """Read the files and check all settings; `SettingError` names the file."""
     file = task if isinstance(task, str | Path) else None
@@ -117,8 +134,7 @@ def prepare(
     if not isinstance(faults, tuple) and not str(faults).isdecimal():
         faults = parse_faults(str(faults), fleet.learners, fleet.names)
     with naming_task_file(file):
-        task = read_task(task) if isinstance(task, str | Path) else task
-        prepared = _prepare(_override(task, options), file, fleet)
+        prepared = _prepare(_override(resolve_task(task), options), file, fleet, objects)
     if not isinstance(faults, tuple):
         return replace(prepared, scenario=with_random_faults(prepared.scenario, int(faults)))
     return replace(prepared, scenario=replace(prepared.scenario, faults=faults))
@@ -144,14 +160,16 @@ def _override(task: Task, options: SimulationOptions) -> Task:
     return msgspec.structs.replace(task, **{k: v for k, v in changes.items() if v is not None})
 
 
-def _prepare(task: Task, file: str | Path | None, fleet: Fleet) -> PreparedSimulation:
+def _prepare(
+    task: Task, file: str | Path | None, fleet: Fleet, objects: GivenObjects
+) -> PreparedSimulation:
     level = task.simulation.work
-    if level == "timing" and _sizes_are_known(task):
+    if level == "timing" and objects is NO_OBJECTS and _sizes_are_known(task):
         task.check_shard_samples()
         check_memory(task, fleet)
         scenario = _make_scenario(task, fleet, even_local_shard_samples(task, fleet))
         return PreparedSimulation(scenario, level, TimingOnly)
-    loaded = load_task(task, file)
+    loaded = load_task(task, file, objects)
     loaded.task.check_shard_samples()
     check_memory(loaded.task, fleet)
     index = SampleIndex.from_task(loaded, fleet)
@@ -166,6 +184,7 @@ def _prepare(task: Task, file: str | Path | None, fleet: Fleet) -> PreparedSimul
 
 def _sizes_are_known(task: Task) -> bool:
     """Return whether all sizes follow from the task, so that no data has to be read."""
+    task.check_names()
     try:
         _ = task.shards, task.shard_bytes, task.model_bytes, task.sample_ops
     except SettingError:
@@ -185,8 +204,21 @@ def run(
     folder: str | Path | None = None,
     watch: Callable[[Step], object] = lambda _: None,
     progress: RunProgress | None = None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Run a prepared simulation; a caller that passes `progress` can read it during the run."""
+    cancellation, callback_errors = Cancellation(), list[Exception]()
+
+    def deliver(call: Callable[[], object]) -> None:
+        """Call a function of the user; if it fails, interrupt the run."""
+        try:
+            call()
+        except Exception as error:
+            callback_errors.append(error)
+            cancellation.reason = describe_callback_error(error)
+            raise KeyboardInterrupt from error
+
+    follower = CycleFollower(on_cycle, deliver)
     path = create_run_folder(folder) if folder is not None else None
     trace = TraceFile(path) if path is not None else None
     progress, compute = progress or RunProgress(), prepared.make_compute()
@@ -196,9 +228,11 @@ def run(
             trace.write(step)
         progress.apply(step)
         watch(step)
+        if follower.is_needed and not callback_errors:
+            follower.follow(progress)
 
     try:
-        failure = _drive(Driver(prepared.scenario, compute, record))
+        failure = _drive(Driver(prepared.scenario, compute, record), cancellation)
     finally:
         compute.close()
         if trace is not None:
@@ -206,13 +240,15 @@ def run(
     report = progress.report()
     if path is not None:
         report = _save(report, path, compute)
+    if callback_errors:
+        raise callback_errors[0]
     if failure is not None:
         saved = "" if path is None else f"; partial results are in {path}"
         raise RunFailedError(f"{failure}{saved}", report) from failure
     return report
 
 
-def _drive(driver: Driver) -> DataError | None:
+def _drive(driver: Driver, cancellation: Cancellation) -> DataError | None:
     """Run to the end; an interruption or an error of the user's code cancels the run.
 
     As in live runs, the caller can then save partial results.
@@ -220,7 +256,7 @@ def _drive(driver: Driver) -> DataError | None:
     try:
         driver.run()
     except KeyboardInterrupt:
-        driver.cancel("interrupted")
+        driver.cancel(cancellation.reason)
     except DataError as error:
         driver.cancel(str(error))
         return error

@@ -53,7 +53,7 @@ class Orchestrator:
         # Also when the run ends with an error: no poll waits for its timeout.
         self.finished.add_done_callback(lambda _: mailboxes.close())
         self.started = False
-        store.save_initial(spec.trainer.initial())
+        store.save_initial(spec.initial)
 
     def start(self, learner_count: int | None = None) -> None:
         """Submit the task; the first cycle begins when `learner_count` learners have joined.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from melisma.fleet.array_types import NO_FLOATS, Floats
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
+from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Trainer
 from melisma.live.code_bundle import CodeBundle
 
@@ -16,7 +17,7 @@ class RunSpec:
     `test` is empty in federated learning without central data. `rates` are the usage rates of the
     learners, as in `TaskSubmitted`. `bundle` is the source of the task's own model. `counts_from`
     is the monotonic time from which the total time of the task counts, None for the start of the
-    run.
+    run. `start` are the parameters to start from, None for those of the trainer.
     """
 
     run: str
@@ -26,3 +27,9 @@ class RunSpec:
     rates: Floats = field(default_factory=lambda: NO_FLOATS)
     bundle: CodeBundle | None = None
     counts_from: float | None = None
+    start: Arrays | None = None
+
+    @property
+    def initial(self) -> Arrays:
+        """The parameters that training starts from."""
+        return self.trainer.initial() if self.start is None else self.start

@@ -72,7 +72,8 @@ class RealTraining:
         self._train_data, self._test_data = loaded.data.train, loaded.data.test
         if not len(self._test_data):
             self._test_data = _take(self._train_data, index.held_back)
-        self.parameters: Arrays = loaded.trainer.initial()
+        start = loaded.start
+        self.parameters: Arrays = loaded.trainer.initial() if start is None else start
         self._before: Arrays = self.parameters
         self._layout = Layout.from_arrays(self.parameters)
         self._guard = UpdateGuard(loaded.task.guard)
