@@ -120,11 +120,12 @@ def _import_path(definition: Definition) -> tuple[str, tuple[str, ...]]:
 
 def _root_folder(module: str) -> tuple[str, ...]:
     """Return the folder that a top-level module was imported from, unless it is installed."""
-    file = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
-    if file is None:
+    top = sys.modules.get(module.partition(".")[0])
+    # A package is a folder; a module is a file, and a notebook has none.
+    places = [*getattr(top, "__path__", ()), *filter(None, [getattr(top, "__file__", None)])]
+    if not places:
         return ()
-    path = Path(file).resolve()
-    folder = path.parent.parent if path.name == "__init__.py" else path.parent
+    folder = Path(places[0]).resolve().parent
     return () if str(folder).startswith(INSTALLED_PREFIXES) else (str(folder),)
 
 

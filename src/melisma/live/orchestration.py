@@ -51,7 +51,7 @@ from melisma.live.pairing import ORCHESTRATOR_KIND, PairingService
 from melisma.live.preparation import PreparedTask, prepare_task
 from melisma.live.state_folder import orchestrator_folder
 from melisma.live.training import remove_empty
-from melisma.runs.cycle_result import OnCycle, follow_cycles
+from melisma.runs.cycle_result import OnCycle, check_callback, follow_cycles
 from melisma.runs.folder import PICTURE_FILE, SHARDS_FOLDER
 from melisma.runs.interruption import CallerThread, Cancellation, run_in_thread
 from melisma.runs.report import Report
@@ -232,6 +232,7 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     results so far; before the run it raises `KeyboardInterrupt`.
     """
     check_arguments("orchestrate", ARGUMENT_TYPES, locals())
+    check_callback(on_cycle)
     settings = OrchestratorSettings(
         start=StartCondition(learners, until_ready_s),
         host=host,

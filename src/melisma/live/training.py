@@ -34,7 +34,7 @@ from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
 from melisma.private_files import make_private_folder, write_private
-from melisma.runs.cycle_result import OnCycle, follow_cycles
+from melisma.runs.cycle_result import OnCycle, check_callback, follow_cycles
 from melisma.runs.folder import DEVICES_FOLDER, LOGS_FOLDER, PICTURE_FILE, SHARDS_FOLDER
 from melisma.runs.interruption import CallerThread, Cancellation, run_in_thread
 from melisma.runs.report import Report
@@ -85,6 +85,7 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     ends the run and keeps its results so far. A run that fails raises `RunFailedError`.
     """
     check_arguments("train", ARGUMENT_TYPES, locals())
+    check_callback(on_cycle)
     if fleet is not None:
         _require_no_devices(devices, until_ready_s)
         run_time = RunTime(deadline_s, total_s, finish_by)

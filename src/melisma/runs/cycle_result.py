@@ -53,6 +53,12 @@ OnCycle = Callable[[CycleResult], object]
 """A function of the user that is called after each cycle."""
 
 
+def check_callback(on_cycle: OnCycle | None) -> None:
+    """Raise `SettingError` unless `on_cycle` is a function, or None."""
+    if on_cycle is not None and not callable(on_cycle):
+        raise SettingError(f"on_cycle is {describe(on_cycle)}; expected a function of one argument")
+
+
 def follow_cycles(
     on_cycle: OnCycle | None, deliver: Callable[[Callable[[], object]], object]
 ) -> Callable[[Step], None]:
@@ -75,10 +81,6 @@ class CycleFollower:
     def __init__(
         self, on_cycle: OnCycle | None, deliver: Callable[[Callable[[], object]], object]
     ) -> None:
-        if on_cycle is not None and not callable(on_cycle):
-            raise SettingError(
-                f"on_cycle is {describe(on_cycle)}; expected a function of one argument"
-            )
         self._on_cycle, self._deliver, self._number = on_cycle, deliver, 0
         self._view = find_notebook_view()
 

@@ -23,6 +23,7 @@ CYCLE_FIGURES = (
 )
 STYLE = (
     "<style>.melisma td,.melisma th{text-align:right;padding:2px 8px}"
+    ".melisma table{margin-bottom:10px}"
     ".melisma td:first-child,.melisma th:first-child{text-align:left}"
     ".melisma .late{color:#c92a2a}</style>"
 )

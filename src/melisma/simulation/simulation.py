@@ -26,7 +26,7 @@ from melisma.fleet.task import (
 )
 from melisma.learning.given_objects import NO_OBJECTS, GivenObjects
 from melisma.learning.loaded_task import load_task
-from melisma.runs.cycle_result import CycleFollower, OnCycle
+from melisma.runs.cycle_result import CycleFollower, OnCycle, check_callback
 from melisma.runs.folder import MODEL_FILE, PICTURE_FILE, check_run_folder, create_run_folder
 from melisma.runs.interruption import Cancellation, describe_callback_error
 from melisma.runs.progress import RunProgress
@@ -115,6 +115,7 @@ def simulate(  # noqa: PLR0913 - each is a setting of its own
         raise SettingError(
             f"options are {describe(options)}; expected melisma.SimulationOptions(...)"
         )
+    check_callback(on_cycle)
     if folder is not None:
         check_run_folder(folder)
     prepared = prepare(task, fleet, options, GivenObjects(model, data))
