@@ -36,12 +36,13 @@ def task(**settings: Any) -> Task:
 
 
 def train(**arguments: Any) -> Any:
-    return melisma.train(TASK, **({"fleet": FLEET, "model": Net, "data": DATA} | arguments))
+    given: dict[str, Any] = {"fleet": FLEET, "model": Net, "data": DATA}
+    return melisma.train(TASK, **(given | arguments))
 
 
 def simulate(**arguments: Any) -> Any:
     options = SimulationOptions(**arguments.pop("options", {}))
-    given = {"task": TASK, "fleet": FLEET, "model": Net, "data": DATA}
+    given: dict[str, Any] = {"task": TASK, "fleet": FLEET, "model": Net, "data": DATA}
     return melisma.simulate(options=options, **(given | arguments))
 
 
@@ -58,7 +59,7 @@ def local_model() -> type[nn.Module]:
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown key": (lambda: task(pases=2), "Task: unknown key pases; did you mean passes?"),
-    "unnamed": (lambda: Task("a"), "Task: 'a' has no name; name each setting"),  # type: ignore[misc]
+    "unnamed": (lambda: Task("a"), "Task: 'a' has no name; name each setting"),  # type: ignore[call-arg]
     "text for seconds": (lambda: task(deadline_s="1"), "deadline_s: '1'; expected a number"),
     "negative": (lambda: task(cycles=-1), "cycles: -1; expected a whole number of at least 1"),
     "fraction": (lambda: task(batch=2.5), "batch: 2.5; expected a whole number"),
@@ -71,7 +72,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "clock": (lambda: task(finish_by="noon"), "finish_by is 'noon'; expected a time such as"),
     "shards": (lambda: task(min_shards=9, max_shards=2), "min_shards is 9; expected at most max"),
     "partition": (lambda: task(partition={}), 'partition is for mode = "federated" only'),
-    "fleet of arrays": (lambda: Fleet("pi"), "use Fleet.from_profiles"),  # type: ignore[call-arg]
+    "fleet of arrays": (lambda: Fleet("pi"), "use Fleet.from_profiles"),  # type: ignore[call-arg, arg-type]
     "profile": (
         lambda: Fleet.from_profiles({"a": "phon"}),
         "'phon' is unknown; did you mean phone",

@@ -46,6 +46,9 @@ class GivenObjects:
     model: Any = None
     data: Any = None
 
+    def __bool__(self) -> bool:
+        return self.model is not None or self.data is not None
+
 
 NO_OBJECTS = GivenObjects()
 

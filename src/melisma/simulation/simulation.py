@@ -165,7 +165,7 @@ def _prepare(
     task: Task, file: str | Path | None, fleet: Fleet, objects: GivenObjects
 ) -> PreparedSimulation:
     level = task.simulation.work
-    if level == "timing" and objects is NO_OBJECTS and _sizes_are_known(task):
+    if level == "timing" and not objects and _sizes_are_known(task):
         task.check_shard_samples()
         check_memory(task, fleet)
         scenario = _make_scenario(task, fleet, even_local_shard_samples(task, fleet))
