@@ -6,6 +6,7 @@
     allocation/     staleness, MED and FEEL, compared with general solvers
     live/           runs on this machine, compared with Flower
     simulation/     virtual time, compared with Flower, pfl-research and a plain loop
+    learning/       ways to aggregate on data that is not alike
     peer/           training without an orchestrator, compared with p2pfl
     competitors/    the programs that Melisma is compared with
     harness/        processes, environments, timing, tables, documentation pages

@@ -19,6 +19,7 @@ MODULES = {
     "live": "live.live",
     "guard": "live.guard",
     "simulation": "simulation.simulation",
+    "non_iid": "learning.non_iid",
     "decentralised": "peer.decentralised",
 }
 RESULTS = Path(__file__).parent / "results"

@@ -42,7 +42,7 @@ def test_a_long_list_is_cut() -> None:
         ('simulation = { work = "tming" }', "task.simulation.work: 'tming'; did you mean timing?"),
         (
             'mode = "federated"\npartition = { kind = "dirichlt" }',
-            "task.partition.kind: 'dirichlt'; did you mean dirichlet?",
+            "task.partition: kind is 'dirichlt'; did you mean dirichlet?",
         ),
     ],
 )
@@ -113,7 +113,7 @@ def test_an_unknown_word_in_python() -> None:
             "aet has no setting learning_rat; did you mean learning_rate?",
         ),
         (["simulate", "--scheme", "stalenes"], "no scheme is called 'stalenes'; did you mean stal"),
-        (["xyz"], "unknown command 'xyz'; expected one of run, orchestrate, join, doctor, "),
+        (["xyz"], "unknown command 'xyz'; expected one of init, run, orchestrate, "),
     ],
 )
 def test_an_unknown_word_on_the_command_line(

@@ -129,8 +129,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "host": (lambda: melisma.orchestrate(TASK, host="x"), "host = 'x' is not an IP address: use"),
     "learners": (lambda: melisma.orchestrate(TASK, learners=0), "use learners >= 1"),
     "waiting": (
-        lambda: melisma.orchestrate(TASK, until_ready_s="soon"),  # type: ignore[arg-type]
-        "until_ready_s: 'soon'; expected a number",
+        lambda: melisma.orchestrate(TASK, until_ready=-1.0),
+        "until_ready = -1 is invalid: use until_ready >= 0",
     ),
 }
 

@@ -13,6 +13,7 @@ from benchmarks.allocation import feel, med, staleness
 from benchmarks.axon import http_stack, rpc
 from benchmarks.harness import machine, table, targets
 from benchmarks.harness.parts import Benchmark
+from benchmarks.learning import non_iid
 from benchmarks.live import deadline, guard, live
 from benchmarks.peer import decentralised
 from benchmarks.simulation import simulation
@@ -53,6 +54,7 @@ def main() -> None:
     _write_live()
     _write_parts(simulation.BENCHMARK, "simulation")
     _write_parts(guard.BENCHMARK, "cycle")
+    _write_parts(non_iid.BENCHMARK, "learning")
     _write_parts(decentralised.BENCHMARK, "peer")
 
 
@@ -73,7 +75,7 @@ def _write_live() -> None:
     for name, measured in results["parts"].items():
         part = live.PARTS[name]
         rows += [target.row(measured) for target in part.targets]
-        _write(f"{name}.md", results["machine"], part.sections(measured), folder)
+        _write(f"{name}.md", measured["machine"], part.sections(measured), folder)
     (folder / "targets.md").write_text("\n".join(rows) + "\n")
     if "deadline" in results["parts"]:
         learners = results["parts"]["deadline"]["learners"]
@@ -86,7 +88,7 @@ def _write_parts(benchmark: Benchmark, part: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     results = json.loads((RESULTS / f"{benchmark.name}.json").read_text())
     for name, measured in results["parts"].items():
-        _write(f"{name}.md", results["machine"], benchmark.sections(name, measured), folder)
+        _write(f"{name}.md", measured["machine"], benchmark.sections(name, measured), folder)
 
 
 def _staleness(results: dict[str, Any]) -> list[str]:

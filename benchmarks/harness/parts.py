@@ -1,7 +1,7 @@
 """A benchmark of several parts, each measured alone or together with the others.
 
-A part that is measured alone replaces the same part in the results of the last run. Each part
-records when it was measured and how much of a core other processes used during the measurement.
+A part that is measured alone replaces the same part in the results of earlier runs. Each part
+records the machine, when it was measured, and how much of a core other processes used meanwhile.
 """
 
 import json
@@ -46,16 +46,13 @@ class Benchmark(NamedTuple):
             raise SystemExit(f"unknown parts {', '.join(sorted(unknown))}; use {names}")
         described = machine.describe(self.packages)
         print(machine.summary(described))
-        results: dict[str, Any] = {} if quick or not only else self._last_parts(described)
+        results = {} if quick or not only else last_parts(self.name)
         for name, part in self.parts.items():
             if not only or name in only:
                 print(f"  {name}", file=sys.stderr)
-                results[name] = measure(part.measure, quick, timed=part.timed)
+                results[name] = measure(part.measure, quick, described, timed=part.timed)
                 print("\n\n".join([f"\n{part.title}", *self.sections(name, results[name])]))
-        return {
-            "machine": described,
-            "parts": {name: results[name] for name in self.parts if name in results},
-        }
+        return {"parts": {name: results[name] for name in self.parts if name in results}}
 
     def target_rows(self, name: str, results: Results) -> list[str]:
         """Return a table row for each target; a quick run may lack some of the figures."""
@@ -76,14 +73,11 @@ class Benchmark(NamedTuple):
         sections += ["\n".join([*head, *rows])] if rows else []
         return sections + remarks(results, timed=self.parts[name].timed)
 
-    def _last_parts(self, described: dict[str, object]) -> dict[str, Any]:
-        """Return the parts of the last run, if it was on this machine."""
-        path = RESULTS / f"{self.name}.json"
-        if not path.exists():
-            return {}
-        last = json.loads(path.read_text())
-        same = all(last["machine"][key] == described[key] for key in ("cpu", "cores", "python"))
-        return dict(last["parts"]) if same else {}
+
+def last_parts(benchmark: str) -> dict[str, Any]:
+    """Return the parts of earlier runs of a benchmark, each as measured last, on any machine."""
+    path = RESULTS / f"{benchmark}.json"
+    return dict(json.loads(path.read_text())["parts"]) if path.exists() else {}
 
 
 def remarks(results: Results, *, timed: bool = True) -> list[str]:
@@ -96,16 +90,21 @@ def remarks(results: Results, *, timed: bool = True) -> list[str]:
 
 
 def measure(
-    part: Callable[[bool], dict[str, Any]], quick: bool, *, timed: bool = True
+    part: Callable[[bool], dict[str, Any]],
+    quick: bool,
+    described: dict[str, object],
+    *,
+    timed: bool = True,
 ) -> dict[str, Any]:
-    """Run the function of a part; add the time and the load of other processes to its results."""
+    """Run the function of a part; add the machine, the time and the load of other processes."""
     if timed:
         quiet.wait()
     at = datetime.now().astimezone().isoformat(timespec="seconds")
     watch = quiet.Watch()
     results = part(quick)
     others_share = round(watch.others_share(results.pop("own_s")), 2)
-    return {"at": at, "others_share": others_share, "quick": quick, **results}
+    about = {"machine": described, "at": at, "others_share": others_share, "quick": quick}
+    return {**about, **results}
 
 
 def cell(row: str, column: str) -> Callable[[Results], float]:

@@ -5,12 +5,10 @@ replaces the same part in the results of the last run. Each part records when it
 how much of a core other processes used.
 """
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -36,7 +34,6 @@ from benchmarks.live import (
 )
 
 PACKAGES = ["melisma", "numpy", "torch"]
-RESULTS = Path(__file__).parents[1] / "results" / "live.json"
 Results = Mapping[str, Any]
 
 
@@ -316,14 +313,13 @@ def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
         raise SystemExit(f"unknown parts {', '.join(sorted(unknown))}; use {', '.join(PARTS)}")
     described = machine.describe(PACKAGES)
     print(machine.summary(described))
-    results: dict[str, Any] = {} if quick or not only else _last_parts(described)
+    results = {} if quick or not only else parts.last_parts("live")
     for name, part in PARTS.items():
         if not only or name in only:
             print(f"  {name}", file=sys.stderr)
-            results[name] = parts.measure(part.measure, quick)
+            results[name] = parts.measure(part.measure, quick, described)
             report(name, results[name])
     return {
-        "machine": described,
         "pinned": environments.pinned_packages(flower_deployment.REQUIREMENTS),
         "parts": {name: results[name] for name in PARTS if name in results},
     }
@@ -335,12 +331,3 @@ def report(name: str, results: Results) -> None:
     for target in PARTS[name].targets:
         print(target.row(results))
     print("\n\n".join(["", *PARTS[name].sections(results)]))
-
-
-def _last_parts(described: dict[str, object]) -> dict[str, Any]:
-    """Return the parts of the last run, if it was on this machine."""
-    if not RESULTS.exists():
-        return {}
-    last = json.loads(RESULTS.read_text())
-    same = all(last["machine"][key] == described[key] for key in ("cpu", "cores", "python"))
-    return dict(last["parts"]) if same else {}

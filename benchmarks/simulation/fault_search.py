@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from melisma.atomic import write_atomic
+from melisma.fleet.task import PAPER_RULES
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from melisma.simulation.compute.compute import TimingOnly
@@ -32,17 +33,16 @@ PAGE = Path("docs/simulation/figures/faults.md")
 MODES = ("parallelized", "federated")
 SCHEMES = ("equal", "proportional", "synchronous", "staleness", "dab")
 LEARNERS = (2, 3, 5, 8)
-PAPERS = {"extension": False, "overlap": False, "quorum": 1.0, "late": "drop"}
-# Variants take turns: the default rules in every second one.
+# Variants take turns: the default rules in every second one, once with a total time.
 RULES: tuple[dict[str, object], ...] = (
     {},
-    PAPERS | {"extension": True},
+    PAPER_RULES | {"extension": True},
     {},
-    PAPERS | {"late": "carry", "quorum": 0.6},
+    PAPER_RULES | {"late": "carry", "quorum": 0.6},
+    {"total_s": 45.0},
+    PAPER_RULES | {"extension": True, "overlap": True, "quorum": 0.8},
     {},
-    PAPERS | {"extension": True, "overlap": True, "quorum": 0.8},
-    {},
-    PAPERS,
+    PAPER_RULES,
     {},
     {"max_shards": 30, "overlap": False},
 )

@@ -28,6 +28,10 @@ count = 400
 profile = "raspberry-pi-4"
 spread = { compute = 0.3, bandwidth_bps = 0.5 }
 """
+VARYING = """
+noise = { compute = 0.2, bandwidth = 0.2 }
+states = { compute = [1.0, 0.6], bandwidth = [1.0, 0.5] }"""
+"""Of both groups in the rows with noise and operating states."""
 TASK = """
 [task]
 name = "million"
@@ -45,6 +49,7 @@ samples = {samples}
 [task.simulation]
 work = "timing"
 """
+NOISY, TRACED = "noise and states", "with its trace"
 COLUMNS = ["seconds", "peak GB", "µs per learner and cycle", "trace MB"]
 
 
@@ -60,9 +65,9 @@ class Kind(NamedTuple):
 KINDS = {"federated": Kind(8), "parallelized": Kind(5, "max_shards = 5\n")}
 
 
-def name_of(kind: str, learners: int, traced: bool = False) -> str:
+def name_of(kind: str, learners: int, variant: str = "") -> str:
     """Return the name of a row."""
-    return f"{kind}, {learners:,}" + (", with its trace" if traced else "")
+    return f"{kind}, {learners:,}" + (f", {variant}" if variant else "")
 
 
 def growth(kind: str, part: Mapping[str, Any]) -> float:
@@ -77,18 +82,20 @@ def measure(quick: bool) -> dict[str, Any]:
     rows = {}
     for kind in KINDS:
         for learners in SIZES[:1] if quick else SIZES:
-            rows[name_of(kind, learners)] = _run(kind, learners, traced=False)
+            rows[name_of(kind, learners)] = _run(kind, learners)
+        most = SIZES[0] if quick else SIZES[-1]
+        rows[name_of(kind, most, NOISY)] = _run(kind, most, varying=VARYING)
         traced = SIZES[0] if quick else TRACED_LEARNERS
-        rows[name_of(kind, traced, traced=True)] = _run(kind, traced, traced=True)
+        rows[name_of(kind, traced, TRACED)] = _run(kind, traced, traced=True)
     return {"rows": rows, "own_s": 0.0}
 
 
-def _run(kind: str, learners: int, *, traced: bool) -> dict[str, float]:
+def _run(kind: str, learners: int, *, varying: str = "", traced: bool = False) -> dict[str, float]:
     with TemporaryDirectory(prefix="benchmark-million-") as name:
         folder = Path(name)
         task, fleet, used = (folder / file for file in ("task.toml", "fleet.toml", "used.json"))
         task.write_text(_task(kind, learners))
-        fleet.write_text(FLEET)
+        fleet.write_text(FLEET.replace("[[fleet.group]]", f"[[fleet.group]]{varying}"))
         command = ["simulate", str(task), "--fleet", str(fleet), "--learners", str(learners)]
         command += ["--out", str(folder / "out")] if traced else []
         began = time.monotonic()

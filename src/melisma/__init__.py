@@ -17,6 +17,7 @@ The layout::
     backports.py  names of newer Python versions, for Python 3.10
     private_files.py  folders and files for their owner alone
     text.py      text from other machines, made safe to print, and numbers
+    user_code.py  imports of the user's models, data and schemes by `package.module:name`
     axon/        remote calls over HTTP; can be used alone
     fleet/       devices: profiles, links, states, estimates, emulation, the two TOML files
     allocation/  how much each learner trains: problem -> plan, one scheme a file
@@ -46,6 +47,7 @@ __all__ = [
     "axon",
     "compare",
     "errors",
+    "evaluate",
     "fleet",
     "orchestrate",
     "peer",
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from melisma import allocation, axon, errors, fleet, peer, runs, simulation, testing
     from melisma.fleet.fleet import Fleet
     from melisma.fleet.task import Task
+    from melisma.learning.evaluation import evaluate
     from melisma.live.orchestration import orchestrate
     from melisma.live.peer.local_group import run_peers
     from melisma.live.training import train
@@ -79,6 +82,7 @@ else:
         "Report": "runs.report",
         "SimulationOptions": "simulation.simulation",
         "Task": "fleet.task",
+        "evaluate": "learning.evaluation",
         "compare": "simulation.comparison.comparison",
         "orchestrate": "live.orchestration",
         "run_peers": "live.peer.local_group",

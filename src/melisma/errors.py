@@ -4,6 +4,7 @@
 
     MelismaError
     ├── SettingError            a setting or an argument is invalid
+    │   └── SchemeError         a scheme of the user failed, or returned an invalid plan
     ├── InfeasibleError         no plan satisfies all constraints
     ├── DataError               data is missing or invalid
     ├── RunFailedError          a run failed; its report says how far it got
@@ -53,6 +54,13 @@ class MelismaWarning(UserWarning):
 
 class SettingError(MelismaError, ValueError):
     """A setting or an argument is invalid; the message names a valid value."""
+
+
+class SchemeError(SettingError):
+    """A scheme of the user raised an exception or returned an invalid plan.
+
+    No learner is to blame for that.
+    """
 
 
 class InfeasibleError(MelismaError):

@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 
 from melisma.cli.compare import command
 from melisma.errors import MelismaWarning, SettingError
+from melisma.simulation.comparison.comparison import ComparedRun, Comparison
+from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import parse_faults
 from tests.cli.command_line import parse_json
 from tests.live import tiny_task
@@ -81,7 +83,7 @@ def test_faults_are_printed(faults: str) -> None:
     options = ("--schemes", "dab", "--seeds", "1", "--work", "timing", "--faults", faults)
     printed = parse_json(compare(*options, "--json").stdout)["faults"]
     # Faults drawn by a number are listed, so that a run can be repeated with them.
-    assert parse_faults(printed, learners=3)
+    assert parse_faults(printed, FaultTargets(3, ("quick", "slow-1", "slow-2")))
     assert (printed == faults) == (faults != "5")
     text = " ".join(compare(*options).stdout.split())
     assert f"with faults ({printed}) in every run" in text
@@ -153,7 +155,7 @@ def fail_to_draw(*_: object) -> object:
 def test_the_table_is_printed_if_the_picture_cannot_be_drawn(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("melisma.cli.compare.draw_comparison", fail_to_draw)
+    monkeypatch.setattr(Comparison, "plot", fail_to_draw)
     with pytest.warns(MelismaWarning, match=r"cannot draw comparison\.svg: ZeroDivisionError"):
         result = compare(
             "--schemes", "dab,equal", "--work", "timing", "--picture", "comparison.svg"
@@ -162,6 +164,18 @@ def test_the_table_is_printed_if_the_picture_cannot_be_drawn(
     assert "dab" in result.stdout
     assert "comparison.svg" not in result.stdout
     assert not (folder / "comparison.svg").exists()
+
+
+def test_ctrl_c_prints_the_table_of_the_finished_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(run: ComparedRun) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("melisma.cli.compare.run_line", press)
+    result = compare("--schemes", "dab,equal", "--seeds", "2", "--work", "timing")
+    assert result.exit_code == 130
+    assert "interrupted: 1 of 4 runs have finished" in result.stdout
+    assert re.search(r"^dab +\d", result.stdout, re.MULTILINE)
+    assert result.stdout.endswith("interrupted before every scheme had a run on the same seed\n")
 
 
 @pytest.mark.parametrize(

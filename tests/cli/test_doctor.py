@@ -15,7 +15,7 @@ from tests.cli.command_line import MELISMA, melisma
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MELISMA_HOME", str(tmp_path))
-    monkeypatch.setattr(device_checks, "check_speed", lambda: Finding("speed", "ok", "fast"))
+    monkeypatch.setattr(device_checks, "check_speed", lambda: [Finding("speed", "ok", "fast")])
     monkeypatch.setattr(device_checks, "check_packages", lambda: Finding("packages", "ok", "all"))
 
 
@@ -30,7 +30,7 @@ def test_a_healthy_device_has_a_line_for_each_check() -> None:
 
 def test_a_failure_is_an_exit_code_and_json_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Finding("speed", "fail", "install it again\x1b[2J")
-    monkeypatch.setattr(device_checks, "check_speed", lambda: broken)
+    monkeypatch.setattr(device_checks, "check_speed", lambda: [broken])
     assert "fail  speed         install it again\\x1b[2J\n" in melisma("doctor").stdout
     result = melisma("doctor", "--json")
     assert result.code == 1

@@ -276,6 +276,7 @@ def test_devices_are_listed_renamed_and_revoked() -> None:
     [
         (("--learners", "0"), "--learners"),
         (("--until-ready", "-1"), "--until-ready"),
+        (("--until-ready", "25:00"), "until_ready is '25:00'; expected a time"),
         (("--host", "my-laptop"), "is not an IP address: use one of this machine"),
         (("--host", "192.0.2.200"), "cannot listen on 192.0.2.200"),
         (("--learners", "5", "--max-learners", "2"), "use max_learners >= 5"),

@@ -288,10 +288,10 @@ def test_a_signal_ends_the_run_and_keeps_the_model(number: signal.Signals, folde
     assert (folder / "results" / "trace.jsonl").is_file()
 
 
-@pytest.mark.usefixtures("folder")
-def test_in_a_terminal_each_learner_is_shown() -> None:
+def run_in_terminal(term: str) -> str:
+    """Run a small task in a terminal of that type; return what it wrote."""
     terminal, standard_output = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    environment = os.environ | {"TERM": term, "COLUMNS": "100", "LINES": "30"}
     process = subprocess.Popen(
         [*MELISMA, *SMALL_RUN],
         stdout=standard_output,
@@ -313,10 +313,25 @@ def test_in_a_terminal_each_learner_is_shown() -> None:
     error = process.stderr.read()
     process.stderr.close()
     assert process.wait(10) == 0, error
-    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
+    return shown.decode()
+
+
+@pytest.mark.usefixtures("folder")
+def test_in_a_terminal_each_learner_is_shown_below_the_lines_of_cycles() -> None:
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", run_in_terminal("xterm"))
     assert "tortoise" in text
     assert "cycle 2 of 2" in text
+    for number in (1, 2):
+        assert len(re.findall(rf"^cycle {number}: ", text.replace("\r", "\n"), re.MULTILINE)) == 1
     assert "the deadline of 6 s held in 2 of 2 cycles" in text
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_terminal_that_cannot_replace_lines_gets_lines(folder: Path) -> None:
+    train_once(folder)
+    text = run_in_terminal("dumb")
+    assert "\x1b" not in text
+    assert text.startswith("2 of 2 learners joined; measuring\r\ncycle 1: ")
 
 
 SHORTER_DEFAULT = """

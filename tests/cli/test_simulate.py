@@ -64,22 +64,32 @@ def test_a_run_prints_a_line_per_cycle_and_a_summary() -> None:
     assert (code, err) == (0, "")
     assert out.startswith("digits: dab, 2 learners, 2 cycles of 10 s, timing, seed 1\ncycle 1: ")
     assert "the deadline of 10 s held in 2 of 2 cycles" in out
-    assert "MB transferred, " in out
+    assert "MB transferred\n" in out
     assert " J\n" in out
     assert "simulated in" in out
 
 
 def test_cost_is_printed_only_if_the_fleet_sets_prices(folder: Path) -> None:
     assert "cost" not in simulate().stdout
-    (folder / "fleet.toml").write_text(f"{FLEET}\n[fleet]\nbudget = 1000\n")
-    assert re.search(r" J, cost \d+\n", simulate().stdout)
+    priced = FLEET.replace("[[fleet.learner]]", "[[fleet.learner]]\nprice = 0.5", 1)
+    (folder / "fleet.toml").write_text(priced)
+    out = simulate().stdout
+    assert re.search(r"energy [\d,.]+ J, cost [\d,.]+\n", out)
+    assert re.search(r"learner .* energy J +cost +missing\n", out)
+    report = json.loads(simulate("--json").stdout)
+    costs, joules = ([row[name] for row in report["learners"]] for name in ("cost", "joules"))
+    shards = [row["shards"] for row in report["learners"]]
+    assert costs == [0.5 * shards[0], shards[1]]
+    assert sum(costs) == pytest.approx(report["cost"])
+    assert sum(joules) == pytest.approx(report["joules"])
+    assert sum(row["bytes"] for row in report["learners"]) == pytest.approx(report["bytes"])
 
 
 def test_json_is_one_object_with_faults_and_usage() -> None:
     code, out, _ = simulate("--json", "--faults", "corrupt update 1 from 1", "--seed", "7")
     report: dict[str, Any] = json.loads(out)
     assert code == 0
-    assert report["faults"] == "corrupt update 1 from 1"
+    assert report["faults"] == "corrupt update 1 from hare"
     assert report["task"]["seed"] == 7
     assert report["cycles"][0]["assignments"][1]["status"] == "refused"
     assert report["bytes"] > 0

@@ -21,7 +21,13 @@ from melisma.fleet.estimates import Estimate
 from melisma.fleet.task import Task
 from tests.simulation.scenarios import make_task
 
-MEASURED = {"train_s": 0.2, "ship_s": 0.1, "down_s": 0.02, "up_s": 0.05, "rest_s": 0.01}
+MEASURED: dict[str, Any] = {
+    "train_s": 0.2,
+    "ship_s": 0.1,
+    "down_s": 0.02,
+    "up_s": 0.05,
+    "rest_s": 0.01,
+}
 CYCLE = {"train_s": 0.2, "ship_s": 0.1, "down_s": 0.05, "up_s": 0.05, "rest_s": 0.01}
 
 
@@ -100,6 +106,28 @@ def test_the_bound_follows_a_device_slowed_to_a_third_after_two_cycles() -> None
     for _ in range(2):
         history = history.after(**CYCLE | {"train_s": 0.6})
     assert 6 <= bound(history) <= (6.0 - 0.11) / 0.7
+
+
+def test_a_repeated_benchmark_is_corrected_by_the_bias_of_those_before() -> None:
+    history = CostHistory.from_benchmark(**MEASURED)
+    for _ in range(3):
+        # A cycle takes 1.3 times as long as the benchmark says; then the learner measures again.
+        history = history.after(**CYCLE | {"train_s": 1.3 * 0.2}).after(**CYCLE | {"train_s": 0.26})
+        history = CostHistory.from_benchmark(**MEASURED, train_bias=history.train_bias)
+    assert float(history.train_s.mean) == pytest.approx(0.26, rel=0.08)
+
+
+def test_one_cycle_on_a_busy_device_hardly_changes_the_bias_of_benchmarks() -> None:
+    history = CostHistory.from_benchmark(**MEASURED).after(**CYCLE | {"train_s": 2.0})
+    again = CostHistory.from_benchmark(**MEASURED, train_bias=history.train_bias)
+    assert float(again.train_s.mean) <= 0.2 * 1.3
+    settled = CostHistory.from_benchmark(**MEASURED, train_bias=again.after(**CYCLE).train_bias)
+    assert float(settled.train_s.mean) == pytest.approx(0.2, rel=0.05)
+
+
+def test_only_the_first_cycle_after_a_benchmark_shows_its_bias() -> None:
+    first = CostHistory.from_benchmark(**MEASURED).after(**CYCLE)
+    assert first.after(**CYCLE | {"train_s": 0.3}).train_bias is first.train_bias
 
 
 def test_with_overlap_a_learner_asks_for_more() -> None:

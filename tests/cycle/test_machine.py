@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from melisma.allocation import SCHEMES
+from melisma.allocation import SCHEMES, CyclePlan, CycleProblem
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import RaggedArray
@@ -227,6 +227,29 @@ def test_learners_are_named_if_the_message_of_a_scheme_does_not(
         task_for("own"), [FakeDevice(0.1), FakeDevice(0.1), FakeDevice(0.1)], leave
     ).run()
     assert finish(trace).reason == "too slow (device-1, device-2)"
+
+
+def failing_scheme(problem: CycleProblem) -> NoReturn:
+    raise ZeroDivisionError("no learner is free")
+
+
+def fails_later(problem: CycleProblem) -> CyclePlan:
+    if problem.held.any():
+        raise ZeroDivisionError("some shards are held")
+    return CyclePlan([4] * problem.learners, 1)
+
+
+@pytest.mark.parametrize(("name", "cycles"), [("failing_scheme", 0), ("fails_later", 1)])
+def test_a_scheme_of_the_user_that_fails_ends_the_run_and_dismisses_no_learner(
+    name: str, cycles: int
+) -> None:
+    scheme = f"{__name__}:{name}"
+    trace = VirtualRun(make_task(scheme=scheme, passes=None), FLEET).run()
+    ended = finish(trace)
+    assert ended.outcome == "failed"
+    assert ended.reason.startswith(f"scheme {scheme}: ZeroDivisionError: ")
+    assert not commands_in(trace, commands.Dismiss)
+    assert len(commands_in(trace, commands.Dispatch)) == cycles
 
 
 def test_an_update_counts_once() -> None:

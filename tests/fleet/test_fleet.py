@@ -235,6 +235,33 @@ def test_with_min_shards_0_devices_may_have_no_data() -> None:
     assert fleet.local_shards(federated_task(2, min_shards=0)).tolist() == [1, 1, 0]
 
 
+def test_devices_have_their_own_samples_and_the_others_share_the_rest() -> None:
+    fleet = build("compute = 1\nown_samples = 250", "compute = 1", "compute = 1")
+    task = federated_task(10)
+    assert fleet.local_samples(task).tolist() == [250, 375, 375]
+    assert fleet.local_shards(task).tolist() == [3, 4, 4]
+    every = build(*[f"compute = 1\nown_samples = {count}" for count in (10, 20, 400)])
+    # Not all samples of the task have to be on a device.
+    assert every.local_samples(task).tolist() == [10, 20, 400]
+
+
+@pytest.mark.parametrize(
+    ("own", "task", "message"),
+    [
+        (600, federated_task(10), "own_samples sum to 1,200, which leaves 0 of 1,000 samples to 1"),
+        (450, federated_task(10, min_shards=2), "leaves 100 of 1,000 .* expected at least 101"),
+        (50, federated_task(10, min_shards=2), "0 has 1 shards; expected at least min_sh"),
+        (50, TASK, 'own_samples of 0 is for mode = "federated" only'),
+    ],
+)
+def test_own_samples_that_do_not_fit_the_task_are_an_error(
+    own: int, task: Task, message: str
+) -> None:
+    fleet = build(*[f"compute = 1\nown_samples = {own}"] * 2, "compute = 1")
+    with pytest.raises(SettingError, match=message):
+        fleet.local_samples(task)
+
+
 def test_states_of_cycles_have_their_probabilities_and_are_independent() -> None:
     fleet = build(BUSY, "train_s = 1.0", BUSY.replace("0.5 }", "0.0 }").replace("0.3", "0.8"))
     drawn = np.array([fleet.states_in_cycle(cycle) for cycle in range(8_000)])

@@ -37,7 +37,8 @@ def test_a_class_of_a_module_is_named_by_it_with_the_folder_to_import_it_from() 
     named = name_model(Net, shipped=True)
     assert named.name == f"{__name__}:Net"
     assert named.folders == (str(Path(__file__).parents[2]),)
-    assert load(Net).start is None
+    loaded = load(Net)
+    assert loaded.initial.keys() == loaded.trainer.initial().keys()
 
 
 def test_a_function_that_returns_a_model_is_called() -> None:
@@ -48,16 +49,20 @@ def test_a_function_that_returns_a_model_is_called() -> None:
 def test_an_instance_gives_the_parameters_to_start_from(shipped: bool) -> None:
     instance = Net()
     loaded = load(instance, shipped=shipped)
-    assert loaded.start is not None
     expected = instance.state_dict()["2.weight"].numpy()
-    np.testing.assert_array_equal(loaded.start["2.weight"], expected)
+    np.testing.assert_array_equal(loaded.initial["2.weight"], expected)
     assert (loaded.trainer.initial()["2.weight"] != expected).any() == shipped
 
 
 def test_an_instance_is_built_again_with_the_arguments_of_the_task() -> None:
-    assert load(Net(7), model_args={"width": 7}).start is not None
+    assert load(Net(7), model_args={"width": 7}).initial["0.weight"].shape == (7, 4)
     with pytest.raises(SettingError, match="set them to its arguments, or pass a function"):
         load(Net(7))
+
+
+def test_an_instance_and_a_saved_model_to_start_from_exclude_each_other() -> None:
+    with pytest.raises(SettingError, match="both give the parameters to start from"):
+        load(Net(), start="model.safetensors")
 
 
 def test_layers_of_pytorch_are_built_again_from_their_text() -> None:
@@ -73,7 +78,7 @@ def test_a_layer_of_the_users_own_inside_of_them_is_refused() -> None:
 
 def test_a_trainer_class_or_instance_is_taken_too() -> None:
     assert isinstance(load(Linear).trainer, Linear)
-    assert load(Linear(TASK)).start is not None
+    assert isinstance(load(Linear(TASK)).trainer, Linear)
 
 
 def test_a_simulated_run_takes_any_callable() -> None:

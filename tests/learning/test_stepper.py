@@ -231,6 +231,8 @@ def test_the_last_batch_of_a_pass_may_be_short() -> None:
         (own(Half), "Half has weight in torch.float16; expected torch.float32"),
         (replace(own(Frozen), model_args={"layers": 2}), "Frozen has no parameters to train"),
         (replace(TASK, model="torch.nn:Flatten"), "Flatten has no parameters to train"),
+        (replace(TASK, prox=0.1), "prox is for runs with an orchestrator; remove it for peers"),
+        (replace(TASK, sample=3), "sample is for runs with an orchestrator"),
         (
             own(UserTrainer),
             "UserTrainer is a trainer and has no single steps; expected a torch.nn.Module",

@@ -66,6 +66,16 @@ def test_a_trainer_with_other_parameters_is_refused(kind: type, taken: str) -> N
         trainer_for(replace(TASK, model=f"{__name__}:{kind.__name__}"))
 
 
+def test_a_trainer_that_does_not_add_the_proximal_term_is_refused_with_prox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = replace(TASK, model=f"{__name__}:Memory", prox=0.5)
+    with pytest.raises(SettingError, match=r"prox is 0.5, .* set supports_prox = True"):
+        trainer_for(task)
+    monkeypatch.setattr(Memory, "supports_prox", True, raising=False)
+    assert isinstance(trainer_for(task), Memory)
+
+
 def test_only_built_in_trainers_need_torch_and_the_error_says_so() -> None:
     code = """
 import sys

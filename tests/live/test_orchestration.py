@@ -112,7 +112,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def running(tmp_path: Path, task: Task = TASK_OF_RUN, **settings: Any) -> Iterator[RunningRun]:
     """Run an orchestrator on loopback inside a ``with``."""
-    start = StartCondition(settings.pop("learners", None), settings.pop("until_ready_s", None))
+    start = StartCondition(settings.pop("learners", None), settings.pop("until_ready", None))
     given = OrchestratorSettings(start=start, host="127.0.0.1", port=0, discovery=False, **settings)
     run = RunningRun(tmp_path / "run", task, given)
     try:
@@ -154,7 +154,7 @@ def test_the_owner_sees_why_a_device_is_refused(tmp_path: Path) -> None:
 def test_a_device_that_comes_later_joins_the_run(tmp_path: Path) -> None:
     task = msgspec.structs.replace(TASK_OF_RUN, cycles=100)
     with (
-        running(tmp_path, task, until_ready_s=0.0) as run,
+        running(tmp_path, task, until_ready=0.0) as run,
         devices(tmp_path, run.join_string, "first"),
     ):
         run.wait_for(lambda: run.owner.events_of(events.UpdatesReceived))

@@ -52,7 +52,7 @@ def test_a_run_follows_noise_and_a_bandwidth_trace(work_folder: Path) -> None:
     [
         ({}, "neither a fleet nor devices: pass fleet=FILE .* or devices=N"),
         ({"fleet": "fleet.toml", "devices": 2}, "a fleet and devices = 2: leave out the fleet"),
-        ({"fleet": "fleet.toml", "until_ready_s": 9}, "a fleet and until_ready_s = 9: leave out"),
+        ({"fleet": "fleet.toml", "until_ready": 9}, "a fleet and until_ready = 9: leave out"),
         ({"devices": 0}, "devices = 0 is too small: use devices >= 1"),
     ],
 )
@@ -232,3 +232,43 @@ def test_a_run_with_a_total_time_chooses_its_cycles_and_ends_in_time(work_folder
     assert len(report.cycles) >= 3
     assert len({cycle.deadline_s for cycle in report.cycles}) > 1
     assert report.model is not None
+
+
+def test_all_ways_to_aggregate_work_together_from_a_start(work_folder: Path) -> None:
+    """One learner a cycle, normalised, by an own function and a server optimiser, with checkpoints.
+
+    The second run starts where the first one ended.
+    """
+    (work_folder / "first_of_all.py").write_text(
+        "def choose(updates, weights):\n"
+        "    assert len(weights) == 1\n"
+        "    return {name: array[0] for name, array in updates.items()}\n"
+    )
+    settings: dict[str, Any] = {
+        "scheme": "equal",
+        "sample": 1,
+        "normalize": True,
+        "aggregation": "first_of_all:choose",
+        "server": {"name": "momentum", "momentum": 0.5},
+        "checkpoints": "all",
+        "cycles": 2,
+    }
+    report = run_task(work_folder, **settings)
+    assert report.outcome == "finished", report.reason
+    assert [len(cycle.assignments) for cycle in report.cycles] == [1, 1]
+    assert report.model is not None
+    assert report.best_model is not None
+    checkpoints = sorted((work_folder / "run" / "checkpoints").iterdir())
+    first, second = (load_file(path)["weight"] for path in checkpoints)
+    np.testing.assert_array_equal(second, load_file(report.model)["weight"])
+    (dispatch, *_) = issued(report, commands.Dispatch)
+    assert dispatch.drawn.tolist() == dispatch.learners.tolist()
+    (aggregate, _) = issued(report, commands.Aggregate)
+    assert aggregate.steps.tolist() == [-(-600 // 32) * 2]
+    started = train(
+        *build(settings | {"cycles": 1}, {}), folder=work_folder / "b", start=report.model
+    )
+    assert started.model is not None
+    assert load_file(started.model).keys() == {"weight", "bias"}
+    assert started.cycles[0].loss < report.cycles[0].loss
+    assert not np.array_equal(first, second)

@@ -90,7 +90,7 @@ def test_a_learner_that_is_stopped_for_a_while_leaves_and_joins_again(work_folde
         elif isinstance(step.event, events.LearnersLeft):
             stopped[0].send_signal(signal.SIGCONT)
 
-    report = run_task(work_folder, STEADY, **TASK | {"deadline_s": 6.0, "cycles": 2}, watch=watch)
+    report = run_task(work_folder, STEADY, **TASK | {"deadline_s": 4.0, "cycles": 3}, watch=watch)
     assert report.outcome == "finished", report.reason
     (left,) = received(report, events.LearnersLeft)
     assert "no sign of life for 2." in left.reason
@@ -98,6 +98,13 @@ def test_a_learner_that_is_stopped_for_a_while_leaves_and_joins_again(work_folde
     rejoined_s = received(report, events.LearnersJoined)[2].at_s
     late = [e for e in received(report, events.UpdatesReceived) if e.at_s > rejoined_s]
     assert 0 in [int(event.learners[0]) for event in late]
+    bounds = {
+        event.cycle: int(event.shards[0])
+        for event in received(report, events.BoundsReported)
+        if event.learners[0] == 0
+    }
+    # One bad measurement is forgotten within two cycles.
+    assert bounds[3] >= 0.75 * bounds[1] > 0
 
 
 @pytest.mark.parametrize("overlap", [True, False])

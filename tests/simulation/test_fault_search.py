@@ -40,6 +40,7 @@ def test_a_failure_names_its_seed_and_its_shrunk_faults(
 SETTINGS: dict[str, dict[str, Any]] = {
     "dab": {},
     "dab, federated": {"mode": "federated", "shard_samples": 40},
+    "dab, two learners a cycle": {"sample": 2, "extension": True, "late": "carry"},
     "equal": {"scheme": "equal"},
     "proportional": {"scheme": "proportional"},
     "synchronous": {"scheme": "synchronous", "passes": None},

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from melisma.errors import SettingError
+from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import FAULT_KINDS, Fault, format_faults, parse_faults, random_faults
 
 
@@ -22,14 +23,14 @@ def test_faults_are_parsed_from_text() -> None:
 
 
 def test_a_fault_may_name_learners() -> None:
-    names = ("pi-shed", "phone", "7")
-    crash, lose = parse_faults("crash phone,0 at 3; lose report 2 from pi-shed", 3, names)
+    targets = FaultTargets(3, ("pi-shed", "phone", "7"))
+    crash, lose = parse_faults("crash phone,0 at 3; lose report 2 from pi-shed", targets)
     assert crash == Fault("crash", (1, 0), 3.0)
     assert lose == Fault("lose", (0,), message="report", nth=2)
     with pytest.raises(SettingError, match=r"unknown learner pished; did you mean pi-shed\?"):
-        parse_faults("crash pished at 3", 3, names)
+        parse_faults("crash pished at 3", targets)
     with pytest.raises(SettingError, match="unknown learner 7; use 0 to 2"):
-        parse_faults("crash 7 at 3", 3, names)
+        parse_faults("crash 7 at 3", targets)
 
 
 def test_a_fault_of_unknown_kind_is_an_error() -> None:

@@ -1,5 +1,6 @@
 """`simulate`: options, interruption and invalid settings."""
 
+import errno
 import re
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from melisma.cycle import events
-from melisma.errors import MelismaWarning, RunFailedError, SettingError
+from melisma.errors import DataError, MelismaWarning, RunFailedError, SettingError
+from melisma.runs import trace
 from melisma.runs.report import Report
-from melisma.runs.trace import Step, read_trace
+from melisma.runs.trace import Step, encode_step, read_trace
 from melisma.simulation import SimulationOptions, simulate
 from melisma.simulation.simulation import prepare, run
 from tests.lanes import cases
@@ -48,7 +50,7 @@ def test_a_model_that_cannot_be_written_leaves_no_part_of_itself(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(step, fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(DataError, match=r"no space is left .*; kept in .*: trace.jsonl;"):
         simulate(
             make_task(**TINY, cycles=1, batch=10),
             make_fleet(),
@@ -56,6 +58,33 @@ def test_a_model_that_cannot_be_written_leaves_no_part_of_itself(
             folder=tmp_path,
         )
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
+
+
+def test_a_full_disk_ends_the_run_and_the_model_so_far_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated: list[Step] = []
+
+    def fill(step: Step) -> bytes:
+        evaluated.extend([step] * isinstance(step.event, events.Evaluated))
+        if len(evaluated) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return encode_step(step)
+
+    monkeypatch.setattr(trace, "encode_step", fill)
+    with pytest.raises(
+        DataError, match=r"no space is left on .*; kept in .*: model.safetensors, trace.jsonl"
+    ):
+        simulate(
+            make_task(**TINY, cycles=5, batch=10),
+            make_fleet(),
+            SimulationOptions(work="train"),
+            folder=tmp_path,
+        )
+    kept = Report.from_trace(read_trace(tmp_path / "trace.jsonl"))
+    assert len(kept.ended_cycles) == 2
+    assert len(evaluated) == 2
+    assert (tmp_path / "model.safetensors").stat().st_size > 0
 
 
 def no_picture(*_: object) -> Any:
@@ -241,3 +270,14 @@ def test_a_learner_that_sleeps_at_the_start_joins_when_it_wakes(tmp_path: Path) 
         {"phone-1", "phone-3"},
         {"phone-1", "phone-3"},
     ]
+
+
+def test_devices_train_on_their_own_samples_simulated_with_and_without_training() -> None:
+    sizes = (40, 130, 300)
+    learners = [each | {"own_samples": own} for each, own in zip(LEARNERS, sizes, strict=True)]
+    task = make_task(**TINY, mode="federated", cycles=1, batch=10, shard_samples=50, late="drop")
+    for work in ("timing", "train"):
+        report = simulate(task, make_fleet(learners), SimulationOptions(work=work))
+        assert report.learners.shards.tolist() == [1, 3, 6]
+        samples = [assignment.samples for assignment in report.cycles[0].assignments]
+        assert samples == list(sizes)

@@ -21,6 +21,7 @@
     feasibility.py     whether a cycle problem has a plan, and if not, why
     infeasible.py      the text of an InfeasibleError
     checks.py          validation of arguments
+    user_scheme.py     a function of the user as a scheme
 """
 
 from melisma.allocation.builders import (

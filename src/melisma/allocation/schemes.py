@@ -1,14 +1,15 @@
 """The table of schemes: name, problem, function, and what each discloses.
 
 The command line, the docs and the cycle read schemes from this table only. A new scheme is one file
-and one row.
+and one row; a scheme of the user is a function that goes by `module:name`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from msgspec.structs import replace
+import msgspec
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
@@ -23,14 +24,18 @@ from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.allocation.slots import full_batch, online_batch, random_batch, slots
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
+from melisma.allocation.user_scheme import chooses_passes, plan_by_user_scheme
 from melisma.disclosure import DISCLOSURE
 from melisma.errors import SettingError, suggest
 from melisma.fleet.task import Task
+from melisma.user_code import IMPORT_PATH, add_module_path, is_import_path
 
 MAYS = "Mays 2023"
 DAB = "Mays, Elsayed and Hassanein"
 STALENESS = "Mohammad and Sorour"
 FEEL = "Ren, Yu and Ding"
+
+OWN_SCHEME = "package.module:function"
 
 Needs = Literal["nothing", "bounds", "costs", "radio"]
 
@@ -120,31 +125,59 @@ class Scheme:
 
 
 def get_scheme(name: str) -> Scheme:
-    """Return the scheme with this name."""
+    """Return the scheme with this name; code of the user is imported once the scheme plans."""
+    if is_import_path(name):
+        return _user_scheme(name)
     if name not in SCHEMES:
-        raise SettingError(f"no scheme is called {name!r}; {suggest(name, SCHEMES)}")
+        raise SettingError(f"no scheme is called {name!r}; {suggest(name, SCHEMES, OWN_SCHEME)}")
     return SCHEMES[name]
 
 
 def get_cycle_scheme(name: str) -> Scheme:
     """Return the scheme with this name; raise `SettingError` unless it plans cycles of one task."""
-    if name not in SCHEMES:
-        cycle_schemes = [row.name for row in SCHEMES.values() if row.problem == "cycle"]
-        raise SettingError(f"no scheme is called {name!r}; {suggest(name, cycle_schemes)}")
-    SCHEMES[name].check_cycle()
-    return SCHEMES[name]
+    if name not in SCHEMES and not is_import_path(name):
+        known = [row.name for row in SCHEMES.values() if row.problem == "cycle"]
+        raise SettingError(f"no scheme is called {name!r}; {suggest(name, known, OWN_SCHEME)}")
+    row = get_scheme(name)
+    row.check_cycle()
+    return row
 
 
-def with_scheme(task: Task, scheme: str | None) -> Task:
+def load_scheme(name: str, file: str | Path | None = None) -> Scheme:
+    """Return the scheme; import that of the user, from beside the task's file too, to check it."""
+    row = get_scheme(name)
+    if not is_import_path(name):
+        return row
+    add_module_path(file)
+    return replace(row, passes="chosen" if chooses_passes(name) else "optional")
+
+
+def with_scheme(task: Task, scheme: str | None, file: str | Path | None = None) -> Task:
     """Return the task with this scheme, or its own; an explicit scheme may choose the passes.
 
-    Raises `SettingError` if the scheme does not plan cycles.
+    `file` is that of the task. Raises `SettingError` if the scheme does not plan cycles.
     """
-    row = get_cycle_scheme(scheme or task.scheme)
+    row = load_scheme(get_cycle_scheme(scheme or task.scheme).name, file)
     chosen = scheme is not None and row.passes == "chosen"
-    task = replace(task, scheme=row.name, passes=None if chosen else task.passes)
+    task = msgspec.structs.replace(task, scheme=row.name, passes=None if chosen else task.passes)
     row.check_passes(task.passes)
     return task
+
+
+def _user_scheme(name: str) -> Scheme:
+    """Return the row of a scheme of the user, without importing it: a learner has no use for it."""
+    if IMPORT_PATH.fullmatch(name) is None:
+        raise SettingError(f"scheme is {name!r}; expected {OWN_SCHEME}")
+    return Scheme(
+        name=name,
+        problem="cycle",
+        decide=lambda problem, inputs: plan_by_user_scheme(name, problem, inputs.passes),
+        summary="a scheme of the user",
+        paper="",
+        passes="optional",
+        keeps_deadline=False,
+        hands_out_all=False,
+    )
 
 
 def _dab(problem: CycleProblem, inputs: PlanInputs) -> CyclePlan:

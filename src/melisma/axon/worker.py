@@ -29,7 +29,7 @@ from melisma.axon.address import DEFAULT_PORT, Address, check_name
 from melisma.axon.call_record import TraceHook
 from melisma.axon.discovery.board import BOARD_PORT, NoticeBoard
 from melisma.axon.discovery.registration import Registration
-from melisma.axon.server.authentication import ANONYMOUS, OWNER, Authenticator
+from melisma.axon.server.authentication import ANONYMOUS, OWNER, Authenticator, OnRefused
 from melisma.axon.server.call_metrics import CallMetrics
 from melisma.axon.server.calls import Calls
 from melisma.axon.server.file_server import FileLookup, serve_file
@@ -57,7 +57,8 @@ class Worker(Service):
     hook that receives each `CallRecord`. ``announce``: answer `discover`. ``board``, ``relay``:
     addresses of a notice board to sign in at and of a relay to be called through, under ``name``.
     ``advertise``: the host name in the address, if it differs from ``host``. ``files``: maps the
-    name that `fetch` asks for, and the caller, to a path.
+    name that `fetch` asks for, and the caller, to a path. ``on_refused``: receives the host of each
+    caller whose TLS handshake fails, such as one that sends plain HTTP, and the reason.
     """
 
     host: str = "127.0.0.1"
@@ -75,6 +76,7 @@ class Worker(Service):
     advertise: str | None = None
     functions: Functions = field(default_factory=Functions)
     files: FileLookup | None = None
+    on_refused: OnRefused = field(default=lambda _host, _reason: None, repr=False)
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -138,7 +140,7 @@ class Worker(Service):
         )
         fingerprint = axon_tls.identity_fingerprint(identity) if identity else None
         self._calls = Calls(self.functions, self.limits, self.metrics)
-        server = HttpServer(self._handle, self.limits, context)
+        server = HttpServer(self._handle, self.limits, context, self.on_refused)
         port = await server.listen(self.host, self.port)
         host = socket.gethostname() if self.host in _ALL_INTERFACES else self.host
         address = Address(self.advertise or host, port, bool(identity), fingerprint)

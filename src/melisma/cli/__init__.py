@@ -16,6 +16,8 @@ is printed as one line.
     data.py               `melisma data`
     doctor.py             `melisma doctor`
     enrolled_learners.py  `melisma learners`
+    evaluate.py           `melisma evaluate`
+    init.py               `melisma init`
     join.py               `melisma join`
     options.py            options that several subcommands share
     orchestrate.py        `melisma orchestrate`
@@ -29,12 +31,14 @@ is printed as one line.
     run.py                `melisma run`
     scheme_option.py      the `--scheme` option of several subcommands
     simulate.py           `melisma simulate`
+    starter_files.py      the text of the files that `melisma init` writes
     status.py             `melisma status`
     status_line.py        a line of a terminal that changes while a command computes
     suggestions.py        suggestions for misspelled commands and values
     views/                tables and lines that the subcommands print
 """
 
+import errno
 import signal
 import sys
 import threading
@@ -52,8 +56,19 @@ from melisma.errors import MelismaError, MelismaWarning, SettingError
 from melisma.text import visible_part
 
 SUBCOMMANDS = (
-    *("run", "orchestrate", "join", "doctor", "status", "code", "learners", "revoke", "rename"),
-    *("simulate", "compare", "peers", "plan", "bench", "data", "axon"),
+    *(
+        "init",
+        "run",
+        "orchestrate",
+        "join",
+        "doctor",
+        "status",
+        "code",
+        "learners",
+        "revoke",
+        "rename",
+    ),
+    *("simulate", "compare", "evaluate", "peers", "plan", "bench", "data", "axon"),
 )
 
 # Of subcommands whose module has another name.
@@ -98,6 +113,11 @@ def main() -> None:
     except MelismaError as error:
         click.echo(f"melisma: {visible_part(one_line(error))}", err=True)
         code = 2 if isinstance(error, SettingError) else 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        click.echo(f"melisma: {error.filename or 'disk'}: no space left on the disk", err=True)
+        code = 1
     sys.exit(code or 0)
 
 

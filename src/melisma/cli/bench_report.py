@@ -32,7 +32,7 @@ from melisma.learning.benchmark import (
 from melisma.learning.data.datasets import DataSet, Split, load_dataset
 from melisma.learning.data.partition import shuffle_into_shards
 from melisma.learning.data.shards import Shard, ShardFolder, concatenate
-from melisma.learning.loaded_task import add_module_path
+from melisma.learning.loaded_task import add_task_path
 from melisma.learning.task_sizes import limit_samples
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import check_model_fits, trainer_for, use_one_thread
@@ -145,7 +145,7 @@ def run_bench(
     path: str, task: Task, device: BenchDevice | None, counts: list[int], others: int
 ) -> BenchReport:
     """Measure on this machine, or on a device that it emulates."""
-    add_module_path(task, path)
+    add_task_path(task, path)
     with naming_task_file(path):
         data = limit_samples(task, load_dataset(task.data, task.data_args))
         trainer = trainer_for(task)

@@ -6,7 +6,6 @@ The exit code is 0, or 1 if every run of every scheme failed.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
+from melisma.allocation.schemes import OWN_SCHEME
 from melisma.cli.options import (
     DEFAULT_FLEET,
     DEFAULT_TASK,
@@ -25,14 +25,13 @@ from melisma.cli.options import (
     json_option,
     learners_option,
 )
-from melisma.cli.output import write
-from melisma.cli.scheme_option import CYCLE_SCHEMES
+from melisma.cli.output import exit_with, write
+from melisma.cli.scheme_option import CYCLE_SCHEMES, format_schemes
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.compare_view import compare_view, run_line
 from melisma.errors import SettingError
 from melisma.runs.svg import save_picture
 from melisma.simulation.comparison.comparison import ComparedRun, compare
-from melisma.simulation.comparison.comparison_picture import draw_comparison
 from melisma.simulation.compute.memory import keep_freed_memory
 from melisma.simulation.simulation import ComputeLevel, SimulationOptions
 
@@ -44,7 +43,7 @@ from melisma.simulation.simulation import ComputeLevel, SimulationOptions
     "--schemes",
     required=True,
     help="Schemes, separated by commas; the first is the baseline. "
-    f"Known: {', '.join(CYCLE_SCHEMES)}.",
+    f"Known: {format_schemes([*CYCLE_SCHEMES, OWN_SCHEME])}.",
 )
 @click.option(
     "--seeds", type=click.IntRange(1), default=5, show_default=True, help="Number of seeds."
@@ -94,16 +93,18 @@ def command(  # noqa: PLR0913 - one argument per option
     # Output of the user's modules must not mix with the comparison.
     with _watch_runs(len(names) * seeds, quiet=as_json) as watch, redirect_stdout(sys.stderr):
         comparison = compare(*files, names, numbers, options, accuracy=accuracy, watch=watch)
-    saved = (
-        save_picture(partial(draw_comparison, comparison), picture) if picture is not None else None
-    )
     write(
         msgspec.json.encode(comparison.as_dict()).decode() + "\n"
         if as_json
         else compare_view(comparison)
     )
-    if saved is not None and not as_json:
-        write(f"picture  {saved}\n")
+    # After the table, which must not depend on it.
+    if picture is not None:
+        saved = save_picture(comparison.plot, picture)
+        if saved is not None and not as_json:
+            write(f"picture  {saved}\n")
+    if comparison.interrupted:
+        exit_with("cancelled")
     sys.exit(0 if any(run.completed for run in comparison.runs) else 1)
 
 

@@ -24,7 +24,7 @@ WIDTH = len("orchestrator")
 @click.option("--data", metavar="MODULE:FUNCTION|FOLDER", help="Data of this device.")
 @json_option
 def command(string: str | None, cache: Path | None, data: str | None, as_json: bool) -> None:
-    """Check Python, packages, memory, disk, clock, data and speed of this device.
+    """Check Python, packages, memory, disk, clock, power, data, speed and GPU of this device.
 
     With a join STRING, or on a device that has joined before, also the way to the orchestrator.
     """
@@ -64,4 +64,4 @@ def _check(
         yield device_checks.check_data(data)
     if target is not None:
         yield from device_checks.check_orchestrator(target, state)
-    yield device_checks.check_speed()
+    yield from device_checks.check_speed()

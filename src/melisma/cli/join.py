@@ -16,16 +16,16 @@ from melisma.cli.output import write
 from melisma.cli.views.join_view import report_line
 from melisma.disclosure import Disclosure
 from melisma.errors import SettingError, UnreachableError
-from melisma.learning.user_code import is_import_path
 from melisma.live.joining.enrolling import Enroller, default_name, discover_orchestrators
 from melisma.live.joining.supervisor import SupervisedLearner, Supervisor
-from melisma.live.joining.use_limits import Hours, UseLimits
+from melisma.live.joining.use_limits import Hours, UseLimits, read_battery
 from melisma.live.learner.device_identity import DeviceState, KnownOrchestrator
 from melisma.live.learner.device_reports import AwaitingRun, DeviceReport, OnReport
 from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.pairing import normalize_code
 from melisma.live.state_folder import restrict_folder
 from melisma.text import visible
+from melisma.user_code import is_import_path
 
 COMPUTE_DEVICES = ("auto", "cpu", "cuda", "mps")
 LOG_NAME = "learner.log"
@@ -115,11 +115,14 @@ def command(string: str | None, new_identity: bool, as_json: bool, **options: An
 
 def _read_limits(options: dict[str, Any]) -> UseLimits:
     hours = options["hours"]
-    return UseLimits(
+    limits = UseLimits(
         hours=None if hours is None else Hours.parse(hours),
         min_battery_percent=options["min_battery"],
         core_share=options["cores"],
     )
+    if limits.min_battery_percent is not None and read_battery() is None:
+        click.echo("this device has no battery now: --min-battery has no effect", err=True)
+    return limits
 
 
 def _find_orchestrator(enroller: Enroller, string: str | None) -> KnownOrchestrator:

@@ -3,11 +3,14 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from melisma.cli.process_list import hide_argument
+
+if TYPE_CHECKING:
+    from melisma.fleet.run_time import RunTime
 
 T = TypeVar("T")
 
@@ -71,8 +74,32 @@ def time_options(command: Callable[..., T]) -> Callable[..., T]:
     return _deadline_option(_total_option(_finish_by_option(pass_time)))
 
 
+_start_option = click.option(
+    "--start", type=FILE, metavar="MODEL", help="Start from this model.safetensors."
+)
+_aggregation_option = click.option(
+    "--aggregation", metavar="MODULE:FUNCTION", help="Aggregate updates by this function."
+)
+
+
+def run_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add the options of `RunSettings`, those of `RunTime` included; pass it as `run_settings`."""
+
+    @functools.wraps(command)
+    def pass_settings(
+        *args: Any, run_time: "RunTime", start: Path | None, aggregation: str | None, **kwargs: Any
+    ) -> T:
+        from melisma.fleet.run_settings import RunSettings
+
+        times = run_time.deadline_s, run_time.total_s, run_time.finish_by
+        settings = RunSettings(*times, start, aggregation)
+        return command(*args, run_settings=settings, **kwargs)
+
+    return time_options(_start_option(_aggregation_option(pass_settings)))
+
+
 faults_option = click.option(
-    "--faults", default="", help="Faults to inject, or a seed to draw them."
+    "--faults", default="", help="Faults to inject, a seed to draw them, or module:function."
 )
 search_faults_option = click.option(
     "--search-faults", type=COUNT, metavar="N", help="Check N random fault schedules."

@@ -8,7 +8,6 @@ from threading import Lock
 
 import click
 import msgspec
-from rich.console import Console
 from rich.live import Live
 
 from melisma.cli.options import (
@@ -18,14 +17,14 @@ from melisma.cli.options import (
     PORT,
     default_task_argument,
     json_option,
-    time_options,
+    run_options,
 )
-from melisma.cli.output import exit_with, write
-from melisma.cli.run import FRAMES_PER_S, RunWatcher
+from melisma.cli.output import exit_with, has_live_terminal, write
+from melisma.cli.run import RunWatcher, live_view
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
 from melisma.cli.views.run_summary_view import run_summary_view
-from melisma.fleet.run_time import RunTime
+from melisma.fleet.run_settings import RunSettings
 from melisma.live.orchestration import (
     DEFAULT_PORT,
     MAX_LEARNERS,
@@ -48,7 +47,7 @@ class OrchestratorScreen(OrchestrationObserver):
     def __init__(self, *, as_json: bool) -> None:
         super().__init__(self._print, self._on_step)
         self._as_json = as_json
-        self._is_terminal = not as_json and sys.stdout is not None and sys.stdout.isatty()
+        self._is_terminal = not as_json and has_live_terminal()
         self._watcher, self._lock = RunWatcher(), Lock()
         self._live: Live | None = None
 
@@ -96,11 +95,8 @@ class OrchestratorScreen(OrchestrationObserver):
     def _on_step(self, step: Step) -> None:
         if self._as_json:
             return
-        if not self._is_terminal:
-            self._watcher.apply_and_print(step)
-            return
-        self._watcher.apply(step)
-        if self._live is None and self._lock.acquire(blocking=False):
+        self._watcher.apply_and_print(step, self._print)
+        if self._is_terminal and self._live is None and self._lock.acquire(blocking=False):
             try:
                 self._start_live()
             finally:
@@ -108,13 +104,12 @@ class OrchestratorScreen(OrchestrationObserver):
 
     def _start_live(self) -> None:
         if self._is_terminal and self._live is None:
-            self._live = Live(
-                get_renderable=self._watcher.render,
-                console=Console(highlight=False, markup=False, emoji=False),
-                refresh_per_second=FRAMES_PER_S,
-                transient=True,
-            )
+            self._live = live_view(self._watcher)
             self._live.start()
+
+    def on_fetch(self, learner: int) -> None:
+        """Show that a learner is fetching."""
+        self._watcher.on_fetch(learner)
 
     def _stop_live(self) -> None:
         live, self._live = self._live, None
@@ -122,16 +117,25 @@ class OrchestratorScreen(OrchestrationObserver):
             live.stop()
 
 
+def _read_until_ready(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> float | str | None:
+    """Return seconds as a number, and a time as it is."""
+    if value is None or ":" in value:
+        return value
+    seconds: float = click.FloatRange(0)(value, parameter, context)
+    return seconds
+
+
 @click.command("orchestrate", short_help="Train a task on devices that join over the network.")
 @default_task_argument
 @click.option("--learners", type=COUNT, metavar="N", help="Begin when N learners are ready.")
 @click.option(
     "--until-ready",
-    "until_ready_s",
-    type=click.FloatRange(0),
-    metavar="SECONDS",
-    help="Begin after this time with the learners that are ready, at least one; "
-    f"default without --learners: {DEFAULT_UNTIL_READY_S:g}.",
+    callback=_read_until_ready,
+    metavar="SECONDS|TIME",
+    help="Begin after this time, or at a time such as 23:00, with the learners that are ready, at "
+    f"least one; default without --learners: {DEFAULT_UNTIL_READY_S:g}.",
 )
 @click.option("--host", default="", metavar="ADDRESS", help="Listen on this address only.")
 @click.option("--port", default=DEFAULT_PORT, show_default=True, type=PORT, help="TCP port.")
@@ -141,7 +145,7 @@ class OrchestratorScreen(OrchestrationObserver):
     "--max-learners", default=MAX_LEARNERS, show_default=True, type=COUNT, help="Refuse more."
 )
 @run_scheme_option
-@time_options
+@run_options
 @click.option(
     "--out", type=FILE, help="Empty or new folder for results; default: a new one in runs/."
 )
@@ -152,14 +156,14 @@ def command(  # noqa: PLR0913 - one argument per option
     *,
     task: Path | None,
     learners: int | None,
-    until_ready_s: float | None,
+    until_ready: float | str | None,
     host: str,
     port: int,
     approve: bool,
     once: bool,
     max_learners: int,
     scheme: str | None,
-    run_time: RunTime,
+    run_settings: RunSettings,
     out: Path | None,
     name: str,
     no_discovery: bool,
@@ -172,7 +176,7 @@ def command(  # noqa: PLR0913 - one argument per option
     """
     screen = OrchestratorScreen(as_json=as_json)
     settings = OrchestratorSettings(
-        start=StartCondition(learners, until_ready_s),
+        start=StartCondition(learners, until_ready),
         host=host,
         port=port,
         approve=screen.decide if approve else None,
@@ -183,7 +187,7 @@ def command(  # noqa: PLR0913 - one argument per option
     )
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
-        prepared = prepare_task(task or DEFAULT_TASK, scheme, out, run_time)
+        prepared = prepare_task(task or DEFAULT_TASK, scheme, out, run_settings)
     with screen.open():
         report = run_orchestrator(prepared, settings, screen)
     if as_json:

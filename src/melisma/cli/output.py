@@ -32,6 +32,11 @@ def write(view: RenderableType | str) -> None:
             raise MelismaError(f"standard output: {error.strerror}") from error
 
 
+def has_live_terminal() -> bool:
+    """Return whether standard output is a terminal in which lines can be replaced."""
+    return sys.stdout is not None and sys.stdout.isatty() and not Console().is_dumb_terminal
+
+
 def exit_with(outcome: str) -> NoReturn:
     """Exit with the code for the outcome of a run."""
     sys.exit(EXIT_CODES.get(outcome, FAILURE_CODE))

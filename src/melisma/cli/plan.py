@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from melisma.allocation.schemes import SCHEMES, Scheme, get_scheme
+from melisma.allocation.schemes import SCHEMES, Scheme, get_scheme, load_scheme
 from melisma.cli import output
 from melisma.cli.options import (
     DEFAULT_FLEET,
@@ -23,11 +23,11 @@ from melisma.cli.options import (
 from melisma.cli.plan_report import PlanReport, build_plan_report, is_met, skip_report
 from melisma.cli.scheme_option import plan_scheme_option
 from melisma.cli.views.plan_view import plan_comparison_view, plan_view
-from melisma.errors import SettingError, suggest
+from melisma.errors import SettingError
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.run_time import RunTime
-from melisma.fleet.task import Task
+from melisma.fleet.task import Task, naming_task_file
 from melisma.learning.loaded_task import load_sized_task
 
 
@@ -77,7 +77,7 @@ def command(  # noqa: PLR0913 - one argument per option
         raise SettingError(f"--time-limit is {time_limit_s:g}; expected seconds, more than 0")
     loaded = [run_time.apply(load_sized_task(path)).with_total() for path in tasks]
     _check_tasks(tasks, loaded, use_own_scheme=scheme is None and not compare_all)
-    selected = _select_scheme(loaded, scheme)
+    selected = _select_scheme(loaded, scheme, tasks[0])
     devices = read_fleet(fleet or DEFAULT_FLEET, learners)
     schemes = _schemes_like(selected) if compare_all else [selected]
     _check_schemes(tasks, loaded, schemes)
@@ -98,10 +98,9 @@ def command(  # noqa: PLR0913 - one argument per option
 def _check_tasks(paths: tuple[str, ...], tasks: list[Task], *, use_own_scheme: bool) -> None:
     """Raise SettingError for unknown schemes, passes that a scheme chooses, and equal names."""
     for path, task in zip(paths, tasks, strict=True):
-        if task.scheme not in SCHEMES:
-            expected = suggest(task.scheme, SCHEMES)
-            raise SettingError(f"{path}: task.scheme: {task.scheme!r}; {expected}")
-        if use_own_scheme and SCHEMES[task.scheme].passes == "chosen" and task.passes is not None:
+        with naming_task_file(path):
+            scheme = load_scheme(task.scheme, path)
+        if use_own_scheme and scheme.passes == "chosen" and task.passes is not None:
             raise SettingError(
                 f"{path}: task.passes: scheme {task.scheme} chooses the passes; remove it"
             )
@@ -110,13 +109,16 @@ def _check_tasks(paths: tuple[str, ...], tasks: list[Task], *, use_own_scheme: b
         raise SettingError(f"two tasks have the same name in {', '.join(paths)}; rename one")
 
 
-def _select_scheme(tasks: list[Task], name: str | None) -> Scheme:
-    """Return the scheme called `name`, or that of the tasks; several tasks default to med."""
+def _select_scheme(tasks: list[Task], name: str | None, path: str) -> Scheme:
+    """Return the scheme called `name`, or that of the tasks; several tasks default to med.
+
+    `path` is the file of the first task.
+    """
     if name is None and len(tasks) > 1:
-        schemes = {SCHEMES[task.scheme] for task in tasks}
-        scheme = schemes.pop() if len(schemes) == 1 else SCHEMES["med"]
+        names = {task.scheme for task in tasks}
+        scheme = get_scheme(names.pop()) if len(names) == 1 else SCHEMES["med"]
         return scheme if scheme.problem == "shared" else SCHEMES["med"]
-    scheme = get_scheme(tasks[0].scheme if name is None else name)
+    scheme = load_scheme(tasks[0].scheme if name is None else name, path)
     if len(tasks) > 1 and scheme.problem != "shared":
         shared = " or ".join(row.name for row in SCHEMES.values() if row.problem == "shared")
         raise SettingError(
@@ -137,6 +139,8 @@ def _check_schemes(paths: tuple[str, ...], tasks: list[Task], schemes: list[Sche
             raise SettingError(
                 f"{path}: task.max_shards: scheme {name} does not support it; remove it"
             )
+        if task.sample is not None and schemes[0].problem != "cycle":
+            raise SettingError(f"{path}: task.sample: scheme {name} does not support it; remove it")
         if task.total_s is not None and schemes[0].problem != "cycle":
             raise SettingError(
                 f"{path}: task: scheme {name} plans for a deadline; use deadline_s instead of a "

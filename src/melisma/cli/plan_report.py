@@ -20,12 +20,14 @@ from melisma.allocation.infeasible import round_up, with_nearest_value
 from melisma.allocation.radio_problem import RadioPlan
 from melisma.allocation.schemes import PlanInputs, Scheme, with_scheme
 from melisma.allocation.shared_problem import SharedPlan
+from melisma.cycle.sampling import draw_waits, sample_size
 from melisma.errors import InfeasibleError
+from melisma.fleet.array_types import Ints
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import Task
-from melisma.simulation.forecast import first_cycle_failure, forecast
+from melisma.simulation.forecast import first_cycle_failure, forecast, take_learners
 
 PlanReport = dict[str, Any]
 # Values to try before an error names one, each this many times the one before.
@@ -170,18 +172,26 @@ def _plan_cycle(
 ) -> PlanReport:
     (task,) = tasks
     local_shards = fleet.local_shards(task) if task.mode == "federated" else None
+    expected = forecast(_task_to_run(scheme, task), fleet)
+    drawn, learners = _draw_first(task, fleet), fleet.learners
+    if drawn.size < learners:
+        local_shards = None if local_shards is None else local_shards[drawn]
+        fleet = take_learners(fleet, drawn)
     # As in a run, learners that request shards take overlap into account, and other plans do not.
     overlap = task.overlap and scheme.needs == "bounds"
     problem = build_cycle_problem(
         task, fleet.state_costs(task), local_shards=local_shards, overlap=overlap
     )
-    plan: CyclePlan = scheme.plan(problem, inputs)
+    try:
+        plan: CyclePlan = scheme.plan(problem, inputs)
+    except InfeasibleError as error:
+        error.learners = tuple(drawn[list(error.learners)].tolist())
+        raise
     busy = plan.shards > 0
     # A learner that cannot finish one pass in time is late by the time of that pass.
     passes = np.maximum(plan.updates, busy)
     seconds = problem.with_overlap(task.overlap).seconds(plan.shards, passes)
     late = seconds > task.deadline_s
-    expected = forecast(_task_to_run(scheme, task), fleet)
     columns = {
         "name": fleet.names,
         "shards": plan.shards,
@@ -191,6 +201,7 @@ def _plan_cycle(
     }
     return {
         "learners": LearnerRows(columns),
+        "not_drawn": learners - drawn.size,
         "handed_out": int(plan.shards.sum()),
         "hands_out_all": scheme.hands_out_all,
         "idle": int(np.count_nonzero(~busy)),
@@ -207,6 +218,16 @@ def _plan_cycle(
         "extension": task.extension,
         "overlap": task.overlap,
     } | _cost_fields(float(fleet.price @ plan.shards), fleet)
+
+
+def _draw_first(task: Task, fleet: Fleet) -> Ints:
+    """Return the learners that a run draws for its first cycle."""
+    learners = np.flatnonzero(fleet.present_at_start)
+    count = sample_size(task.sample, learners.size)
+    if task.sample is None or count == fleet.learners:
+        return np.arange(fleet.learners)
+    waits = draw_waits(task.seed, 1, learners, 1.0)
+    return np.sort(learners[np.argsort(waits, kind="stable")[:count]])
 
 
 def _too_slow(

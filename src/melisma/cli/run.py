@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from threading import Lock
@@ -21,13 +21,13 @@ from melisma.cli.options import (
     default_task_argument,
     json_option,
     learners_option,
-    time_options,
+    run_options,
 )
-from melisma.cli.output import exit_with, write
+from melisma.cli.output import exit_with, has_live_terminal, write
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.run_summary_view import run_summary_view
-from melisma.cli.views.run_view import cycle_line, run_view
-from melisma.fleet.run_time import RunTime
+from melisma.cli.views.run_view import FETCHING_S, cycle_line, run_view
+from melisma.fleet.run_settings import RunSettings
 from melisma.live.orchestrator.orchestrator import Watcher
 from melisma.live.preparation import prepare
 from melisma.live.training import run
@@ -42,6 +42,7 @@ class RunWatcher:
 
     def __init__(self) -> None:
         self._progress, self._lock, self._offset_s = RunProgress(), Lock(), 0.0
+        self._fetched_s: dict[int, float] = {}  # when a learner last requested a file
         self._printed_joined, self._printed_cycle = False, 0
 
     @property
@@ -60,35 +61,49 @@ class RunWatcher:
         with self._lock:
             if not self._offset_s:
                 return "starting"
-            return run_view(self._progress, time.monotonic() - self._offset_s)
+            now = time.monotonic()
+            recent = [n for n, at_s in self._fetched_s.copy().items() if now - at_s < FETCHING_S]
+            return run_view(self._progress, now - self._offset_s, recent)
 
-    def apply_and_print(self, step: Step) -> None:
+    def on_fetch(self, learner: int) -> None:
+        """Note that a learner has requested a file."""
+        self._fetched_s[learner] = time.monotonic()
+
+    def apply_and_print(
+        self, step: Step, print_line: Callable[[str], object] = lambda line: write(f"{line}\n")
+    ) -> None:
         """Apply one step; print a line when learners begin to measure and when a cycle ends."""
         self.apply(step)
         progress = self._progress
         if not self._printed_joined and progress.collecting and progress.current_cycle is None:
             self._printed_joined = True
-            write(f"{len(progress.joined)} of {len(progress.names)} learners joined; measuring\n")
+            print_line(
+                f"{len(progress.joined)} of {len(progress.names)} learners joined; measuring"
+            )
         if progress.evaluated_number > self._printed_cycle and (cycle := progress.evaluated_cycle):
             self._printed_cycle = cycle.number
-            write(f"{cycle_line(cycle)}\n")
+            print_line(cycle_line(cycle))
+
+
+def live_view(watcher: RunWatcher) -> Live:
+    """Return the view of a run below the lines that its console prints."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    return Live(
+        get_renderable=watcher.render,
+        console=console,
+        refresh_per_second=FRAMES_PER_S,
+        transient=True,
+    )
 
 
 @contextmanager
-def watch_run(as_json: bool) -> Iterator[Watcher]:
-    """Yield a watcher that prints nothing, a live view in a terminal, or a line per cycle."""
-    watcher = RunWatcher()
+def watch_run(watcher: RunWatcher, *, as_json: bool) -> Iterator[Watcher]:
+    """Yield a function for steps: it prints nothing, or a line per cycle, in a live view or not."""
     if as_json:
         yield lambda _: None
-    elif sys.stdout is not None and sys.stdout.isatty():
-        console = Console(highlight=False, markup=False, emoji=False)
-        with Live(
-            get_renderable=watcher.render,
-            console=console,
-            refresh_per_second=FRAMES_PER_S,
-            transient=True,
-        ):
-            yield watcher.apply
+    elif has_live_terminal():
+        with live_view(watcher) as live:
+            yield lambda step: watcher.apply_and_print(step, live.console.print)
     else:
         yield watcher.apply_and_print
 
@@ -98,7 +113,7 @@ def watch_run(as_json: bool) -> Iterator[Watcher]:
 @default_fleet_option
 @run_scheme_option
 @learners_option
-@time_options
+@run_options
 @click.option(
     "--out", type=FILE, help="Empty or new folder for results; default: a new one in runs/."
 )
@@ -112,7 +127,7 @@ def command(  # noqa: PLR0913 - one argument per option
     fleet: Path | None,
     scheme: str | None,
     learners: int | None,
-    run_time: RunTime,
+    run_settings: RunSettings,
     out: Path | None,
     port: int,
     as_json: bool,
@@ -126,11 +141,12 @@ def command(  # noqa: PLR0913 - one argument per option
     files = task or DEFAULT_TASK, fleet or DEFAULT_FLEET
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
-        prepared = prepare(*files, scheme, out, run_time, learners)
+        prepared = prepare(*files, scheme, out, run_settings, learners)
     for note in prepared.notes:
         click.echo(f"note: {note}", err=True)
-    with watch_run(as_json) as watch:
-        report = run(prepared, port, watch)
+    watcher = RunWatcher()
+    with watch_run(watcher, as_json=as_json) as watch:
+        report = run(prepared, port, watch, on_fetch=watcher.on_fetch)
     if as_json:
         write(msgspec.json.encode(report.as_dict()).decode() + "\n")
     else:

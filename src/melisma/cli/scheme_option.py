@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from melisma.allocation.schemes import SCHEMES, get_cycle_scheme, get_scheme
+from melisma.allocation.schemes import OWN_SCHEME, SCHEMES, get_cycle_scheme, get_scheme
 
 CYCLE_SCHEMES = [row.name for row in SCHEMES.values() if row.problem == "cycle"]
 
@@ -25,11 +25,12 @@ def _check_cycle(_context: click.Context, _option: click.Parameter, name: str | 
 run_scheme_option = click.option(
     "--scheme",
     callback=_check_cycle,
-    help=f"Allocate by this scheme instead of the task's: {format_schemes(CYCLE_SCHEMES)}.",
+    help="Allocate by this scheme instead of the task's: "
+    f"{format_schemes([*CYCLE_SCHEMES, OWN_SCHEME])}.",
 )
 plan_scheme_option = click.option(
     "--scheme",
     callback=_check_name,
     help="Plan by this scheme instead of the task's; default for several tasks: med. "
-    f"Schemes: {format_schemes(list(SCHEMES))}.",
+    f"Schemes: {format_schemes([*SCHEMES, OWN_SCHEME])}.",
 )

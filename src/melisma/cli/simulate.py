@@ -23,8 +23,8 @@ from melisma.cli.options import (
     faults_option,
     json_option,
     learners_option,
+    run_options,
     search_faults_option,
-    time_options,
 )
 from melisma.cli.output import exit_with, write
 from melisma.cli.scheme_option import run_scheme_option
@@ -34,7 +34,7 @@ from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line
 from melisma.cli.views.table_view import format_count
 from melisma.errors import SettingError
-from melisma.fleet.run_time import RunTime
+from melisma.fleet.run_settings import RunSettings
 from melisma.runs.folder import check_run_folder
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
@@ -42,6 +42,7 @@ from melisma.runs.trace import Step
 from melisma.simulation import fault_search
 from melisma.simulation.compute.memory import keep_freed_memory
 from melisma.simulation.fault_search import Failure, replay_command
+from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import format_faults
 from melisma.simulation.invariants.invariants import Invariants
 from melisma.simulation.scenario import Scenario
@@ -64,7 +65,7 @@ LONG_CYCLE_S = 10.0
 @run_scheme_option
 @learners_option
 @click.option("--seed", type=SEED, help="Seed, instead of those of task and fleet.")
-@time_options
+@run_options
 @click.option(
     "--work",
     type=SuggestingChoice(get_args(ComputeLevel)),
@@ -81,7 +82,7 @@ def command(  # noqa: PLR0913 - one argument per option
     scheme: str | None,
     learners: int | None,
     seed: int | None,
-    run_time: RunTime,
+    run_settings: RunSettings,
     work: ComputeLevel | None,
     faults: str,
     search_faults: int | None,
@@ -108,7 +109,7 @@ def command(  # noqa: PLR0913 - one argument per option
         seed,
         "timing" if search_faults else work,
         faults,
-        **dataclasses.asdict(run_time),
+        **dataclasses.asdict(run_settings),
     )
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
@@ -138,8 +139,8 @@ def command(  # noqa: PLR0913 - one argument per option
 
 def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> NoReturn:
     invariants, progress, began = Invariants(), RunProgress(), time.monotonic()
-    clock = CycleClock(prepared)
-    faults = format_faults(prepared.scenario.faults)
+    clock, scenario = CycleClock(prepared), prepared.scenario
+    faults = format_faults(scenario.faults, FaultTargets.of_fleet(scenario.fleet))
     if not as_json:
         write(f"{_heading(prepared)}\n")
 
@@ -165,7 +166,7 @@ def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> 
         write(msgspec.json.encode({**report.as_dict(), "faults": faults}).decode() + "\n")
     else:
         write(run_summary_view(report))
-        write(f"{_usage_line(report, has_prices=prepared.scenario.fleet.has_prices)}\n")
+        write(f"{_usage_line(report)}\n")
         took_s = time.monotonic() - began
         write(f"{report.ended_s:.1f} s simulated in {took_s:.1f} s\n")
         write(f"with faults ({faults}); all invariants held\n" if faults else "")
@@ -207,14 +208,12 @@ def _heading(prepared: PreparedSimulation) -> str:
     )
 
 
-def _usage_line(report: Report, *, has_prices: bool) -> str:
-    """Return the time without training, and the usage of the run, in one line."""
+def _usage_line(report: Report) -> str:
+    """Return the time without training, and the bytes of the run, in one line."""
     usage = [
         f"{report.outside_s:.1f} s of measuring and waiting",
         f"{_format_bytes(report.bytes)} transferred",
     ]
-    usage += [f"{report.joules:,.1f} J"] if report.joules > 0 else []
-    usage += [f"cost {report.cost:,.0f}"] if has_prices else []
     return ", ".join(usage)
 
 

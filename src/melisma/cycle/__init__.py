@@ -6,6 +6,7 @@
     commands.py       what to do, with the reason: its output
     machine.py        `CycleMachine`: handles events; the life of a run
     collecting.py     collects costs and bounds before a round, and probes deadlines
+    sampling.py       which learners take part in a cycle
     rounds.py         dispatches work, receives updates, closes the cycle
     schedule.py       lengths of cycles in a run with a total time
     late_work.py      awaits late updates, and returns the shards of lost ones

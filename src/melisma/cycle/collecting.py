@@ -22,8 +22,9 @@ from melisma.cycle.rounds import (
     record_empty_cycle,
     wake,
 )
+from melisma.cycle.sampling import draw_if_none, draw_learners, draws_all
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
-from melisma.errors import InfeasibleError
+from melisma.errors import InfeasibleError, SchemeError
 from melisma.fleet.array_types import Ints
 
 # Wait for answers up to this many deadlines, longer while there is no answer at all.
@@ -50,6 +51,7 @@ def begin_cycle(state: CycleState, at_s: float) -> Commands:
         length_s = state.schedule.length_s(at_s, state.cycle)
         state.set_length(state.task.deadline_s if length_s is None else length_s)
     state.cycle += 1
+    draw_learners(state)
     learners = state.learners
     learners.work[:] = WorkStatus.NONE
     learners.bounds[:] = -1
@@ -62,14 +64,15 @@ def collect(state: CycleState, at_s: float) -> Commands:
     """Request what the scheme needs for this cycle, or dispatch at once; first await a learner."""
     if state.awaits_learners:
         return await_learners(state)
+    draw_if_none(state)
     learners, state.first_ready_s = state.learners, inf
     state.asked_s, state.limit_s = at_s, at_s + ANSWER_DEADLINES * state.task.deadline_s
-    present = np.flatnonzero(learners.present)
+    drawn = np.flatnonzero(learners.present & learners.drawn)
     if state.needs == "bounds":
         state.stage = Stage.COLLECTING
-        return [ask_bound(state, present, state.task.deadline_s), *wake(state)]
+        return [ask_bound(state, drawn, state.task.deadline_s), *wake(state)]
     ready = ready_learners(state)
-    unknown = np.setdiff1d(present, ready)
+    unknown = np.setdiff1d(drawn, ready)
     requests: Commands = [benchmark(state, unknown)] if unknown.size else []
     if learners.answer_awaited[unknown].any() or not ready.size:
         state.stage = Stage.COLLECTING
@@ -107,9 +110,13 @@ def await_learners(state: CycleState) -> Commands:
 
 def ask_late(state: CycleState, learners: Ints, at_s: float) -> Commands:
     """Ask learners that joined after others were asked, so that they take part in this cycle."""
-    left_s = state.deadline_at_s - at_s
+    left_s, learners = state.deadline_at_s - at_s, learners[state.learners.drawn[learners]]
     training = state.stage is Stage.TRAINING
-    if not state.task.extension or not (training or state.stage is Stage.COLLECTING):
+    if (
+        not learners.size
+        or not state.task.extension
+        or not (training or state.stage is Stage.COLLECTING)
+    ):
         return []
     if training and left_s < MIN_LEFT_FRACTION * state.task.deadline_s:
         return []
@@ -177,10 +184,12 @@ def on_bounds(state: CycleState, event: events.BoundsReported) -> Commands:
 def continue_if_ready(state: CycleState, at_s: float) -> Commands:
     """Go on when all awaited learners have answered, or when time is up and some have."""
     ready, learners = ready_learners(state), state.learners
+    if not (learners.present & learners.drawn).any():
+        return collect(state, at_s)
     if not ready.size:
         return ask_again(state, at_s) if at_s >= state.limit_s else []
     state.unanswered_requests = 0
-    missing = learners.present & learners.answer_awaited
+    missing = learners.present & learners.drawn & learners.answer_awaited
     missing[ready] = False
     if missing.any() and at_s < state.limit_s:
         if not state.task.extension or state.stage is Stage.PROBING:
@@ -215,12 +224,12 @@ def ask_again(state: CycleState, at_s: float) -> Commands:
     state.asked_s = at_s
     backoff = 2.0**state.unanswered_requests
     state.limit_s = at_s + backoff * ANSWER_DEADLINES * state.task.deadline_s
-    present = np.flatnonzero(state.learners.present)
+    drawn = np.flatnonzero(state.learners.present & state.learners.drawn)
     if state.needs != "bounds":
-        return [benchmark(state, present), *wake(state)]
+        return [benchmark(state, drawn), *wake(state)]
     probing = state.stage is Stage.PROBING
     deadline_s = probe_deadline_s(state) if probing else state.task.deadline_s
-    return [ask_bound(state, present, deadline_s), *wake(state)]
+    return [ask_bound(state, drawn, deadline_s), *wake(state)]
 
 
 def shorten_wait(state: CycleState) -> None:
@@ -261,6 +270,8 @@ def can_plan(state: CycleState) -> bool:
         return bool(plan_cycle(state).assigned.any())
     except InfeasibleError:
         return False
+    except SchemeError:
+        return True  # to dispatch, which ends the run with that error
 
 
 def extend_wait(state: CycleState, at_s: float) -> Commands:
@@ -274,7 +285,7 @@ def extend_wait(state: CycleState, at_s: float) -> Commands:
 
 def begin_probing(state: CycleState, at_s: float) -> Commands:
     """Search for a feasible deadline in the first cycle; a later cycle is empty."""
-    if state.cycle > 1:
+    if state.cycle > 1 or not draws_all(state):
         return record_empty_cycle(state, "no learner asked for a shard")
     state.stage, state.probe_range_s = Stage.PROBING, (state.task.deadline_s, inf)
     return probe(state, at_s)

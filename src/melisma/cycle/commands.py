@@ -43,7 +43,7 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     In federated learning `shards` are numbers on the device itself. `tail_s` is how long after the
     deadline updates are accepted; `predicted_s` how long each assignment should take, NaN if
     unknown. `no_pass` lists learners with planned shards but no time for one pass over them: they
-    get no assignment.
+    get no assignment. `drawn` are the learners of the cycle's sample, if the task has one.
     """
 
     learners: Ints
@@ -55,6 +55,7 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     tail_s: float
     predicted_s: Floats
     no_pass: Ints = NO_INTS
+    drawn: Ints = NO_INTS
 
 
 class Extend(Command, frozen=True, kw_only=True, eq=False):
@@ -100,6 +101,7 @@ class LateUpdates(msgspec.Struct, frozen=True, eq=False):
     attempts: Ints
     weights: Floats
     visits: Ints
+    steps: Ints = NO_INTS
 
     @classmethod
     def concatenate(cls, parts: "Sequence[LateUpdates]") -> "LateUpdates":
@@ -116,7 +118,8 @@ class Aggregate(Command, frozen=True, kw_only=True, eq=False):
 
     Of `late` updates the change relative to the parameters that they began with is added to the
     present parameters, and joins the average with its own weight. `visits` are those of each
-    update, further passes included: the guard expects a larger change after more visits.
+    update, further passes included: the guard expects a larger change after more visits. `steps`
+    are those of each update if the task normalises changes by them.
     """
 
     cycle: int
@@ -124,6 +127,7 @@ class Aggregate(Command, frozen=True, kw_only=True, eq=False):
     attempts: Ints
     weights: Floats
     visits: Ints
+    steps: Ints = NO_INTS
     late: LateUpdates = NO_LATE_UPDATES
 
 

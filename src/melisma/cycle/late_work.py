@@ -12,6 +12,7 @@ import numpy as np
 from melisma.cycle import commands, events
 from melisma.cycle.commands import Commands
 from melisma.cycle.coverage import Coverage
+from melisma.cycle.learner import count_steps
 from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.state import (
     AssignedShards,
@@ -20,7 +21,7 @@ from melisma.cycle.state import (
     plausible_visits,
     update_weights,
 )
-from melisma.fleet.array_types import Bools, Ints
+from melisma.fleet.array_types import NO_INTS, Bools, Ints
 
 # A late update is awaited for this many cycles.
 MAX_LATE_CYCLES = 3
@@ -58,6 +59,7 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
     counted = (weights > 0) & (not event.refused)
     lose_late(state, learners[~counted])
     table.late_cycles[learners] = 0
+    visits = plausible_visits(event.visits[late], samples, passes)
     if counted.any():
         state.carried.append(
             commands.LateUpdates(
@@ -65,7 +67,10 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
                 np.full(int(counted.sum()), event.cycle),
                 event.attempts[late][counted],
                 weights[counted],
-                plausible_visits(event.visits[late], samples, passes)[counted],
+                visits[counted],
+                count_steps(visits, samples, state.task.batch)[counted]
+                if state.task.normalize
+                else NO_INTS,
             )
         )
 

@@ -16,7 +16,14 @@ from melisma.allocation.costs import cautious_costs
 from melisma.allocation.dab import dab_bounds
 from melisma.cycle.ragged import RaggedArray
 from melisma.fleet.array_types import Floats, Ints
-from melisma.fleet.estimates import Estimate, Estimates, sum_of
+from melisma.fleet.estimates import (
+    BENCHMARK_COUNT,
+    PRIOR_SPREAD,
+    TINY_S,
+    Estimate,
+    Estimates,
+    sum_of,
+)
 from melisma.fleet.rng import uniform
 from melisma.fleet.task import Task
 
@@ -44,6 +51,8 @@ MAX_ABSENCE_S = 600.0
 SUBSET_SHARDS = 8
 # Do not extrapolate the seconds to fetch a shard from less than this fraction of it.
 MIN_SHARD_FRACTION = 0.01
+# A benchmark is expected to measure what a cycle takes; the first cycle after it says more.
+UNKNOWN_BIAS = Estimate(1.0, PRIOR_SPREAD, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +61,8 @@ class CostHistory:
 
     Seconds to train a shard once, to fetch a shard, to fetch the model, to upload an update, and
     everything else in a cycle; `estimates` sums the last three to `fixed_s` of the cost model.
-    `first_ship_s` are the seconds to fetch a shard in the benchmark.
+    `first_ship_s` are the seconds to fetch a shard in the benchmark, and `train_bias` is how many
+    times as long training takes in a cycle as in a benchmark.
     """
 
     train_s: Estimate
@@ -61,6 +71,7 @@ class CostHistory:
     up_s: Estimate
     rest_s: Estimate
     first_ship_s: Estimate
+    train_bias: Estimate = UNKNOWN_BIAS
 
     @classmethod
     def from_benchmark(
@@ -71,19 +82,22 @@ class CostHistory:
         down_s: ArrayLike,
         up_s: ArrayLike,
         rest_s: ArrayLike,
+        train_bias: Estimate = UNKNOWN_BIAS,
     ) -> "CostHistory":
-        """Return the history of a learner that has measured itself, but has not trained yet.
+        """Return the history of a learner that has measured itself, but has not trained since.
 
         `up_s` is extrapolated from a part of an update, so the first upload replaces it.
+        `train_bias` is known from cycles that followed earlier benchmarks.
         """
         ship = Estimate.from_benchmark(ship_s)
         return cls(
-            train_s=Estimate.from_benchmark(train_s),
+            train_s=Estimate.from_benchmark(np.asarray(train_s) * train_bias.mean),
             ship_s=ship,
             down_s=Estimate.from_benchmark(down_s),
             up_s=Estimate.from_guess(up_s),
             rest_s=Estimate.from_guess(rest_s),
             first_ship_s=ship,
+            train_bias=train_bias,
         )
 
     def after(self, **took_s: ArrayLike) -> "CostHistory":
@@ -98,7 +112,18 @@ class CostHistory:
             changed["ship_s"] = changed["ship_s"].with_lower_mean(
                 self.first_ship_s.mean, np.isnan(took_s["ship_s"])
             )
+        if "train_s" in changed:
+            changed["train_bias"] = self._learn_bias(took_s["train_s"])
         return replace(self, **changed)
+
+    def _learn_bias(self, train_s: ArrayLike) -> Estimate:
+        """Return the bias after a cycle; the first one after a benchmark shows it."""
+        first = self.train_s.count == BENCHMARK_COUNT
+        if not first.any():
+            return self.train_bias
+        benchmark_s = self.train_s.mean / self.train_bias.mean
+        ratio = np.asarray(train_s) / np.maximum(benchmark_s, TINY_S)
+        return self.train_bias.with_observation(np.where(first, ratio, np.nan))
 
     @property
     def estimates(self) -> Estimates:
@@ -252,6 +277,13 @@ def batches_in_time(
     begun = np.where(time_for > 0, last_pass * per_pass + nth, 0.0)
     done: Ints = np.minimum(begun, passes * per_pass).astype(np.int64)
     return done
+
+
+def count_steps(visits: Ints, samples: Ints, batch: int) -> Ints:
+    """Return the batches in which these samples were visited, the inverse of `count_visits`."""
+    known = np.maximum(samples, 1)
+    steps: Ints = visits // known * -(-known // batch) + -(-(visits % known) // batch)
+    return steps
 
 
 def count_visits(batches: Ints, samples: Ints, batch: int) -> Ints:

@@ -41,6 +41,7 @@ from melisma.cycle.rounds import (
     withdraw,
     withdraw_open_work,
 )
+from melisma.cycle.sampling import await_next_draw, sample_size
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
 from melisma.disclosure import DISCLOSURE
 from melisma.errors import MelismaError, SettingError
@@ -90,10 +91,11 @@ def check_submission(event: events.TaskSubmitted) -> None:
     task, scheme = event.task, get_scheme(event.task.scheme)
     scheme.check_cycle()
     scheme.check_passes(task.passes)
-    needed, shards = task.min_shards * event.learner_count, event.shard_samples.size
+    learners = sample_size(task.sample, event.learner_count)
+    needed, shards = task.min_shards * learners, event.shard_samples.size
     if scheme.hands_out_all and shards and needed > shards:
         raise SettingError(
-            f"{event.learner_count} learners with min_shards = {task.min_shards} need {needed} "
+            f"{learners} learners with min_shards = {task.min_shards} need {needed} "
             f"shards, but there are {shards}; use shard_samples <= {max(1, task.samples // needed)}"
         )
 
@@ -121,6 +123,7 @@ def on_joined(state: CycleState, event: events.LearnersJoined) -> Commands:
     learners.present[event.learners] = True
     # A learner that joins during collection was not asked, so do not wait for it.
     learners.answer_awaited[event.learners] = state.stage not in COLLECTING_STAGES
+    await_next_draw(state, event.learners)
     levels = {level: number for number, level in enumerate(DISCLOSURE)}
     learners.discloses[event.learners] = [levels[level] for level in event.discloses]
     for learner, name in zip(event.learners.tolist(), event.names, strict=True):

@@ -21,7 +21,7 @@ from melisma.cycle.commands import Commands
 from melisma.cycle.events import COSTS
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.cycle.state import AssignedShards, CycleState
-from melisma.errors import InfeasibleError
+from melisma.errors import InfeasibleError, SchemeError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.rng import generator
@@ -58,26 +58,28 @@ class PlannedCycle:
 
 
 def ready_learners(state: CycleState) -> Ints:
-    """Return the learners that are present and have reported what the scheme needs."""
+    """Return the learners of this cycle's sample that reported what the scheme needs."""
     learners = state.learners
     reported = {
         "costs": ~np.isnan(learners.costs).any(axis=(0, 1)),
         "bounds": learners.bounds >= 0,
     }
-    return np.flatnonzero(learners.present & reported.get(state.needs, learners.present))
+    drawn = learners.present & learners.drawn
+    return np.flatnonzero(drawn & reported.get(state.needs, drawn))
 
 
 def plan_cycle(state: CycleState) -> PlannedCycle:
     """Plan with the scheme, leaving out learners that it names infeasible.
 
     A learner with whose numbers the scheme fails is an offender, and the others are planned without
-    it. Raises `InfeasibleError`, with learners by their numbers in the run, if no plan remains.
+    it. Raises `InfeasibleError`, with learners by their numbers in the run, if no plan remains, and
+    `SchemeError` if a scheme of the user fails: no learner is to blame for that.
     """
     learners, offenders = ready_learners(state), list[int]()
     while True:
         try:
             planned = _plan_feasible(state, learners)
-        except InfeasibleError:
+        except (InfeasibleError, SchemeError):
             raise
         except Exception as error:
             if learners.size < 2:

@@ -13,12 +13,13 @@ from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, take_back_work
 from melisma.cycle.late_work import await_late, later_attempts, receive_late
-from melisma.cycle.learner import benchmark_s
+from melisma.cycle.learner import benchmark_s, count_steps
 from melisma.cycle.planning import PlannedCycle, deal, dismiss, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
+from melisma.cycle.sampling import draws_all
 from melisma.cycle.schedule import Schedule
 from melisma.cycle.state import CycleState, Stage, WorkStatus, plausible_visits
-from melisma.errors import InfeasibleError
+from melisma.errors import InfeasibleError, SchemeError
 from melisma.fleet.array_types import NO_INTS, Bools, Floats, Ints
 
 # Learners stop in time to arrive by the deadline. Wait for mispredicted updates for this part of
@@ -39,6 +40,8 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
         planned = plan_cycle(state)
     except InfeasibleError as error:
         return reject_plan(state, str(error))
+    except SchemeError as error:
+        return finish(state, "failed", str(error))
     dismissed = dismiss(state, planned.offenders)
     if planned.assigned.any():
         start_round(state, at_s)
@@ -85,6 +88,7 @@ def assign(state: CycleState, planned: PlannedCycle) -> commands.Dispatch:
         tail_s=state.tail_s,
         predicted_s=planned.predicted_s[assigned],
         no_pass=planned.no_pass,
+        drawn=NO_INTS if state.task.sample is None else np.flatnonzero(table.drawn),
     )
 
 
@@ -108,8 +112,11 @@ def describe_short_deadline(state: CycleState, count: int) -> str:
 
 
 def reject_plan(state: CycleState, reason: str) -> Commands:
-    """Fail the run in its first cycle; later, record an empty cycle and measure again."""
-    if state.cycle == 1:
+    """Fail the run in its first cycle; later, record an empty cycle and measure again.
+
+    Learners that were not drawn for the first cycle may be able to train.
+    """
+    if state.cycle == 1 and draws_all(state):
         return finish(state, "failed", reason)
     state.learners.costs[:] = np.nan
     return record_empty_cycle(state, reason)
@@ -260,6 +267,8 @@ def prefetch(state: CycleState) -> Commands:
     table, task = state.learners, state.task
     if not task.overlap or state.federated or state.cycle == task.cycles:
         return []
+    if task.sample is not None and not draws_all(state):
+        return []  # Others may be drawn next.
     learners = np.flatnonzero(table.present & (table.shards > 0))
     counts = table.shards[learners]
     if int(counts.sum()) > state.shard_samples.size:
@@ -303,13 +312,17 @@ def aggregate(state: CycleState, received: Ints, reason: str) -> commands.Aggreg
         weights, late_weights = np.minimum(weights, limit), np.minimum(late.weights, limit)
         late = msgspec.structs.replace(late, weights=late_weights)
     state.averaged = int(counted.sum()) + late.learners.size
+    visits, steps = state.learners.all_visits[received][counted], NO_INTS
+    if state.task.normalize:
+        steps = count_steps(visits, state.learners.samples[received][counted], state.task.batch)
     return commands.Aggregate(
         reason=reason,
         cycle=state.cycle,
         learners=received[counted],
         attempts=state.learners.attempts[received][counted],
         weights=weights[counted],
-        visits=state.learners.all_visits[received][counted],
+        visits=visits,
+        steps=steps,
         late=msgspec.structs.replace(late, weights=late.weights / discount),
     )
 

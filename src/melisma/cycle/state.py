@@ -25,6 +25,7 @@ COUNT_COLUMNS = (
     "all_visits",
     *("late_cycles", "late_attempts", "late_passes", "late_samples"),
 )
+OTHER_COLUMNS = ("present", "drawn", "last_drawn", "answer_awaited", "costs", "bounds")
 
 
 class Stage(StrEnum):
@@ -96,6 +97,8 @@ class LearnerTable:
     """One column for each fact about learners; a number that never joined is not present."""
 
     present: Bools
+    drawn: Bools  # for this cycle; True without a sample
+    last_drawn: Ints  # or the cycle in which it joined; -1 if it never did
     answer_awaited: Bools  # False if it left the last request unanswered, or its bound was 0
     costs: Floats  # COSTS by PARTS by learners; NaN where not reported
     bounds: Ints  # reported for this cycle; -1 where not
@@ -123,6 +126,8 @@ class LearnerTable:
         counts: dict[str, Any] = {name: np.zeros(count, np.int64) for name in COUNT_COLUMNS}
         return cls(
             present=np.zeros(count, np.bool_),
+            drawn=np.ones(count, np.bool_),
+            last_drawn=np.full(count, -1),
             answer_awaited=np.ones(count, np.bool_),
             costs=np.full((len(COSTS), len(PARTS), count), np.nan),
             bounds=np.full(count, -1),
@@ -136,7 +141,7 @@ class LearnerTable:
         if missing <= 0:
             return
         new = LearnerTable.empty(missing)
-        for name in ("present", "answer_awaited", "costs", "bounds", *COUNT_COLUMNS):
+        for name in (*OTHER_COLUMNS, *COUNT_COLUMNS):
             columns = [getattr(self, name), getattr(new, name)]
             setattr(self, name, np.concatenate(columns, axis=-1))
         self.names += new.names

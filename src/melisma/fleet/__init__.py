@@ -4,8 +4,11 @@
 
     task.py            a task, from TASK.toml
     arguments.py       checks of settings that are given in Python
+    server_settings.py the optimiser of the orchestrator, from TASK.toml
+    tables.py          tables of TOML files, and the ranges of their numbers
     run_time.py        the time of a cycle or of a run, instead of the task's
-    finish_time.py     the time of day at which a run ends
+    run_settings.py    the start and aggregation of a run, instead of the task's
+    finish_time.py     times of day at which a run begins or ends
     sizes.py           known sizes of models and data sets
     files/             FLEET.toml and traces, and the fleets built from them
     fleet.py           learners as arrays, and the costs of a task on each

@@ -33,7 +33,9 @@ class Fleet:
     `sample_j` and `byte_j` are joules for a sample trained once and for a byte sent or received.
     `trace_ids` is the index of each learner's trace in `traces`, -1 without one; its rates are
     then the means of the trace. Model and shards use the downlink, updates the uplink.
-    `discloses` is the most that each learner discloses before its update.
+    `discloses` is the most that each learner discloses before its update. `groups` maps the name of
+    each table of the file to its learners. `own_samples` is the number of samples on each device in
+    federated learning, NaN where the data is divided evenly.
     Fleets are made by `read_fleet`, `from_profiles` and `from_tables`.
     """
 
@@ -61,6 +63,8 @@ class Fleet:
     noise: Noise
     trace_ids: Ints
     traces: tuple[BandwidthTrace, ...]
+    groups: Mapping[str, range]
+    own_samples: Floats
 
     __signature__: ClassVar[Signature]
 
@@ -158,11 +162,56 @@ class Fleet:
     def local_shards(self, task: Task) -> Ints:
         """Return the shards on each device before the first cycle: 0 in parallelized learning.
 
-        In federated learning the shards are divided evenly, and the first devices get one more if
-        there is a remainder. `partition` selects which samples these are, not how many.
+        In federated learning they hold `local_samples`; the last one of a device may be short.
         """
+        shards: Ints = -(-self.local_samples(task) // task.shard_samples)
+        return shards
+
+    def local_samples(self, task: Task) -> Ints:
+        """Return the samples on each device before the first cycle: 0 in parallelized learning.
+
+        In federated learning a device has its `own_samples`, and the others share the rest evenly.
+        If no device has own samples, the shards are divided evenly, and the first devices get one
+        more if there is a remainder. `partition` selects which samples these are, not how many.
+        """
+        given = ~np.isnan(self.own_samples)
         if task.mode == "parallelized":
+            if given.any():
+                raise SettingError(
+                    f"own_samples of {self.names[int(np.argmax(given))]} is for mode = "
+                    f'"federated" only, and task {task.name} is parallelized; remove one of them'
+                )
             return np.zeros(self.learners, dtype=np.int64)
+        if not given.any():
+            sizes = self._even_shards(task) * task.shard_samples
+            sizes[-1] -= max(0, int(sizes.sum()) - task.samples)
+            return sizes
+        return self._unequal_samples(task, given)
+
+    def _unequal_samples(self, task: Task, given: NDArray[np.bool_]) -> Ints:
+        """Return the own samples of devices, and even parts of the rest for the others."""
+        sizes = np.where(given, self.own_samples, 0.0).astype(np.int64)
+        rest, others = task.samples - int(sizes.sum()), np.flatnonzero(~given)
+        needed = others.size * max(0, (task.min_shards - 1) * task.shard_samples + 1)
+        if rest < needed:
+            raise SettingError(
+                f"task {task.name}: own_samples sum to {sizes.sum():,}, which leaves "
+                f"{max(rest, 0):,} of {task.samples:,} samples to {others.size} other devices; "
+                f"expected at least {needed:,}: use fewer or smaller own_samples, or more samples"
+            )
+        if others.size:
+            per_device, more = divmod(rest, others.size)
+            sizes[others] = per_device + (np.arange(others.size) < more)
+        shards = -(-sizes // task.shard_samples)
+        if (few := np.flatnonzero(shards < task.min_shards)).size:
+            first = int(few[0])
+            raise SettingError(
+                f"task {task.name}: {self.names[first]} has {shards[first]} shards; expected at "
+                f"least min_shards, {task.min_shards}: use a smaller shard_samples"
+            )
+        return sizes
+
+    def _even_shards(self, task: Task) -> Ints:
         per_learner, remainder = divmod(task.shards, self.learners)
         if per_learner < task.min_shards:
             shard_samples = task.samples // (self.learners * task.min_shards)

@@ -11,30 +11,22 @@ import msgspec
 from msgspec import Meta
 
 from melisma.errors import SettingError, suggest
-from melisma.fleet.arguments import RecordType, describe
+from melisma.fleet.arguments import describe
 from melisma.fleet.files.toml_file import read_toml
 from melisma.fleet.finish_time import parse_finish_time
+from melisma.fleet.server_settings import ServerSettings
 from melisma.fleet.sizes import DataSize, ModelSize, data_size, model_size
-
-# Within these limits no product or quotient of a few numbers overflows double precision.
-MIN_POSITIVE, MAX_NUMBER = 1e-30, 1e30
-# Counts stay exact in double precision.
-MAX_COUNT = 2**53
-
-Positive = Annotated[float, Meta(ge=MIN_POSITIVE, le=MAX_NUMBER)]
-NonNegative = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
-PositiveInt = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
-NonNegativeInt = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
-Seed = Annotated[int, Meta(ge=0)]
-OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
-Fraction = Annotated[float, Meta(gt=0, le=1)]
-Port = Annotated[int, Meta(ge=0, le=65535)]
-
-
-class Table(
-    msgspec.Struct, metaclass=RecordType, frozen=True, kw_only=True, forbid_unknown_fields=True
-):
-    """A table of a TOML file, or of settings in Python; unknown keys are errors."""
+from melisma.fleet.tables import (
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    OpenFraction,
+    Positive,
+    PositiveInt,
+    Seed,
+    Table,
+)
+from melisma.user_code import IMPORT_PATH
 
 
 def check_name(name: str) -> None:
@@ -66,11 +58,23 @@ class OptimizerSettings(Table, frozen=True, kw_only=True):
     keep: bool = False
 
 
-class PartitionSettings(Table, frozen=True, kw_only=True):
-    """The distribution of samples over devices in federated learning."""
+PARTITION_KINDS = ("iid", "sorted", "dirichlet")
 
-    kind: Literal["iid", "sorted", "dirichlet"] = "iid"
+
+class PartitionSettings(Table, frozen=True, kw_only=True):
+    """The distribution of samples over devices in federated learning.
+
+    `kind` is one of `PARTITION_KINDS`, or a function of the user by `package.module:function`.
+    """
+
+    kind: str = "iid"
     alpha: Positive = 0.5
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the kind is unknown."""
+        if self.kind not in PARTITION_KINDS and IMPORT_PATH.fullmatch(self.kind) is None:
+            expected = suggest(self.kind, PARTITION_KINDS, "package.module:function")
+            raise ValueError(f"kind is {self.kind!r}; {expected}")
 
 
 class StopSettings(Table, frozen=True, kw_only=True):
@@ -123,7 +127,13 @@ class Task(Table, frozen=True, kw_only=True):
     `overlap`, they train while they fetch. From the deadline on a cycle closes with `quorum` of the
     planned weight; `late` says whether later updates join the next average. `guard` says what
     happens to an update that changes the model far more than others: its change is scaled down, it
-    is left out, or it counts like any other. `PAPER_RULES` are those of the papers.
+    is left out, or it counts like any other. `PAPER_RULES` are those of the papers. `sample` is the
+    number of learners, or the fraction of them, that each cycle draws at random; by default all
+    take part. `prox` is the weight of the proximal term in local training (FedProx); `normalize`
+    divides the change of each update by its steps (FedNova). `server` is the optimiser that the
+    orchestrator applies to the mean change, and `aggregation` a function that takes the place of
+    the mean. `start` is the file of a model to start from, and `checkpoints` says which models
+    besides the last one are kept.
     `model` and `data` may be left out where they are given as Python objects.
     """
 
@@ -141,9 +151,16 @@ class Task(Table, frozen=True, kw_only=True):
     batch: PositiveInt = 32
     loss: str = "cross_entropy"
     optimizer: OptimizerSettings = OptimizerSettings()
+    prox: NonNegative = 0.0
+    normalize: bool = False
+    server: ServerSettings = ServerSettings()
+    aggregation: str = "mean"
+    start: str | None = None
+    checkpoints: Literal["none", "best", "all"] = "none"
     stop: StopSettings = StopSettings()
     seed: Seed = 1
     caution: OpenFraction = 0.9
+    sample: PositiveInt | Fraction | None = None
     extension: bool = True
     overlap: bool = True
     quorum: Fraction = 0.8

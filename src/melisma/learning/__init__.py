@@ -9,7 +9,6 @@ PyTorch is imported by the package `pytorch` only, and only when training starts
     task_sizes.py       the sizes of a task that trains
     given_objects.py    models and data that are given as Python objects
     definitions.py      the source of a class or function as a module of its own
-    user_code.py        imports of models and data by `package.module:name`
     trainer.py          the interface of a trainer
     trainer_factory.py  the trainer of a task
     stepper.py          plain SGD step by step, for peers
@@ -19,6 +18,11 @@ PyTorch is imported by the package `pytorch` only, and only when training starts
     benchmark.py        measured costs of training and fetching
     parameters.py       parameters as named arrays in one block of bytes
     aggregation.py      the weighted mean of updates
+    own_aggregation.py  aggregation by a function of the user
+    step_normalization.py  normalisation by local steps
+    server/             optimisers that are applied to the mean change
+    saved_model.py      models in files
+    evaluation.py       the score of a model in a file
     update_guard.py     a bound on the change that one update makes
     compression.py      compression of vectors between peers
     metrics.py          the figures of merit of the papers

@@ -19,7 +19,7 @@ from melisma.fleet.arguments import describe
 from melisma.learning.definitions import Definition, check_top_level, write_definition, write_module
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.trainer import Trainer
-from melisma.learning.user_code import INSTALLED_PREFIXES
+from melisma.user_code import INSTALLED_PREFIXES
 
 OBJECTS_MODULE = "task_objects"
 """The module of this process alone in which a simulated run finds its model."""

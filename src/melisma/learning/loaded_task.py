@@ -1,6 +1,5 @@
 """The data of a task, and a trainer whose model fits it."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +10,13 @@ from melisma.fleet.task import Task, naming_task_file, read_sized_task, read_tas
 from melisma.learning.data.datasets import DataSet, load_dataset
 from melisma.learning.data.memory_data import IN_MEMORY, to_memory_data
 from melisma.learning.given_objects import NO_OBJECTS, GivenObjects, NamedModel, name_model
+from melisma.learning.own_aggregation import find_aggregation
 from melisma.learning.parameters import Arrays, Layout
+from melisma.learning.saved_model import read_model
 from melisma.learning.task_sizes import limit_samples, with_actual_sizes
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import check_model_fits, measure_sample_ops, trainer_for
-from melisma.learning.user_code import is_import_path
+from melisma.user_code import add_module_path, is_import_path
 
 DATA_KEYS = ("samples", "sample_bytes")
 SIZE_KEYS = (*DATA_KEYS, "model_bytes", "sample_ops")
@@ -25,15 +26,15 @@ SIZE_KEYS = (*DATA_KEYS, "model_bytes", "sample_ops")
 class LoadedTask:
     """A task with the measured sizes of its data and model, its trainer, and its limited data.
 
-    `path` lists the folders that are searched for modules of the user. `start` are the parameters
-    that training starts from, if they are not those of the trainer.
+    `path` lists the folders that are searched for modules of the user. Training starts from
+    `initial`: the parameters of the trainer, of the task's `start`, or of an instance.
     """
 
     task: Task
     trainer: Trainer
     data: DataSet
     path: tuple[str, ...]
-    start: Arrays | None = None
+    initial: Arrays
 
 
 def load_task(
@@ -56,14 +57,16 @@ def load_task(
         names = {"model": model and model.name, "data": objects.data if not given else IN_MEMORY}
         task = replace(task, **{key: name for key, name in names.items() if name is not None})
         task.check_names()
-        path = add_module_path(task, file, () if model is None else model.folders)
+        path = add_task_path(task, file, () if model is None else model.folders)
         data = limit_samples(task, _check_test(task, given or _load_data(task)))
         trainer = _build_trainer(task, model)
         check_model_fits(trainer, data)
-        start = None if model is None else model.start(trainer)
+        find_aggregation(task.aggregation)
+        layout = Layout.from_arrays(trainer.initial())
+        initial = _initial(task, file, trainer, model)
         ops = measure_sample_ops(task, trainer, data.train)
-        sized = with_actual_sizes(task, data, Layout.from_arrays(trainer.initial()), ops)
-    return LoadedTask(sized, trainer, data, path, start)
+        sized = with_actual_sizes(task, data, layout, ops)
+    return LoadedTask(sized, trainer, data, path, initial)
 
 
 def load_sized_task(path: str | Path) -> Task:
@@ -91,19 +94,37 @@ def _build_trainer(task: Task, model: NamedModel | None) -> Trainer:
         raise SettingError(f"{error}; {model.rebuild_hint}") from error
 
 
-def add_module_path(
+def _initial(
+    task: Task, file: str | Path | None, trainer: Trainer, model: NamedModel | None
+) -> Arrays:
+    """Return the parameters of the task's `start`, of a given instance, or of the trainer."""
+    given = None if model is None else model.start(trainer)
+    initial: Arrays = trainer.initial()
+    if task.start is None:
+        return initial if given is None else given
+    if given is not None:
+        raise SettingError(
+            f"start = {task.start!r} and an instance as model both give the parameters to start "
+            "from: pass the class of the model, or remove start"
+        )
+    return read_model(_beside(file, task.start), Layout.from_arrays(initial))
+
+
+def _beside(file: str | Path | None, path: str) -> Path:
+    """Return a path that is relative to the folder of the task file, or to the current one."""
+    return Path("." if file is None else Path(file).parent) / path
+
+
+def add_task_path(
     task: Task, file: str | Path | None, others: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
     """Add the folders of the user's modules to `sys.path`; empty if the task names none.
 
-    These are the `others`, that of the file, and the current one.
+    `others` are further folders.
     """
-    if not is_import_path(task.model) and not is_import_path(task.data):
-        return ()
-    folders = [Path(file).resolve().parent] if file is not None else []
-    path = tuple(dict.fromkeys(map(str, [*others, *folders, Path.cwd()])))
-    sys.path += [folder for folder in path if folder not in sys.path]
-    return path
+    partition = task.partition.kind if task.partition else ""
+    names = (task.model, task.data, task.scheme, partition, task.aggregation)
+    return add_module_path(file, others) if any(map(is_import_path, names)) else ()
 
 
 def _load_data(task: Task) -> DataSet:

@@ -75,6 +75,7 @@ def stepper_for(task: Task, samples: Split, rng: np.random.Generator) -> Stepper
     only; raise `DataError` without samples.
     """
     _check_plain_sgd(task.optimizer)
+    _check_orchestrated(task)
     if not len(samples):
         raise DataError("there are no samples to train on; expected at least one")
     trainer = trainer_for(task)
@@ -89,6 +90,14 @@ def stepper_for(task: Task, samples: Split, rng: np.random.Generator) -> Stepper
         f"peers take plain SGD steps: model {task.model} is a trainer and has no single steps; "
         "expected a torch.nn.Module"
     )
+
+
+def _check_orchestrated(task: Task) -> None:
+    """Raise `SettingError` for a setting that only a run with an orchestrator has."""
+    default = Task(name=task.name, model=task.model, data=task.data, deadline_s=1.0)
+    for key in ("prox", "normalize", "server", "aggregation", "sample", "start", "checkpoints"):
+        if getattr(task, key) != getattr(default, key):
+            raise SettingError(f"{key} is for runs with an orchestrator; remove it for peers")
 
 
 def _check_plain_sgd(settings: OptimizerSettings) -> None:

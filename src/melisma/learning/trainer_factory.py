@@ -17,7 +17,7 @@ from melisma.fleet.sizes import ModelSize
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.trainer import Trainer
-from melisma.learning.user_code import call_user_code, describe_error, import_object, is_import_path
+from melisma.user_code import call_user_code, describe_error, import_object, is_import_path
 
 METHODS = ("initial", "train", "score")
 STEP_OPS = 2e6  # a fifth of a millisecond of one core
@@ -40,6 +40,11 @@ def trainer_for(task: Task, device: str = "cpu") -> Trainer:
         trainer: Trainer = call_user_code("model", task.model, task, **task.model_args)
         if problem := signature_problem(trainer):
             raise SettingError(f"model {task.model}: {problem}")
+        if task.prox and not getattr(trainer, "supports_prox", False):
+            raise SettingError(
+                f"prox is {task.prox:g}, but model {task.model} is a trainer that does not add the "
+                "proximal term; remove prox, or add it in train() and set supports_prox = True"
+            )
         return trainer
     try:
         from melisma.learning.pytorch.torch_trainer import TorchTrainer

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from melisma.errors import SettingError
-from melisma.learning.user_code import IMPORT_PATH
+from melisma.user_code import IMPORT_PATH
 
 MAX_BUNDLE_BYTES: Final = 16 << 20
 """The most bytes of a bundle, and of its files together."""

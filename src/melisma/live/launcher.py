@@ -24,7 +24,7 @@ import msgspec
 from melisma.private_files import open_private
 
 TERMINATION_GRACE_S: Final = 5.0
-"""The time that processes have to exit when the launcher's standard input has ended."""
+"""The time that processes have to exit when the launcher's standard input has ended, unless set."""
 
 
 class Child(msgspec.Struct, frozen=True):
@@ -37,12 +37,14 @@ class Child(msgspec.Struct, frozen=True):
 class Launch(msgspec.Struct, frozen=True):
     """The processes to start; each calls `main` of a module.
 
-    `preload` are modules that each process would import.
+    `preload` are modules that each process would import. `grace_s` is the time that processes have
+    to exit when the launcher's standard input has ended.
     """
 
     module: str
     preload: tuple[str, ...]
     children: tuple[Child, ...]
+    grace_s: float = TERMINATION_GRACE_S
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -82,7 +84,7 @@ def main() -> int:
         # A process that was killed already is reported below.
         with contextlib.suppress(BrokenPipeError):
             _write(writer, bytes(child.settings) + b"\n")
-    arguments = (inputs, numbers)
+    arguments = (inputs, numbers, launch.grace_s)
     threading.Thread(target=_end_with_parent, args=arguments, daemon=True).start()
     while numbers:
         pid, status = os.wait()
@@ -101,13 +103,13 @@ def _redirect(standard_input: int, log: Path) -> None:
     os.close(standard_input)
 
 
-def _end_with_parent(inputs: Collection[int], pids: Collection[int]) -> None:
+def _end_with_parent(inputs: Collection[int], pids: Collection[int], grace_s: float) -> None:
     """Close the standard input of all processes when that of this one ends; kill the late ones."""
     while os.read(0, 1024):
         pass
     for writer in inputs:
         os.close(writer)
-    time.sleep(TERMINATION_GRACE_S)
+    time.sleep(grace_s)
     for pid in list(pids):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -24,10 +24,10 @@ from melisma.backports import timeout
 from melisma.cycle import events
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.arguments import check_arguments
-from melisma.fleet.run_time import RunTime
-from melisma.fleet.task import Port, PositiveInt, Task
+from melisma.fleet.run_settings import RunSettings
+from melisma.fleet.tables import Port, PositiveInt
+from melisma.fleet.task import Task
 from melisma.learning.given_objects import GivenObjects
-from melisma.learning.user_code import is_import_path
 from melisma.live.join_string import JoinString
 from melisma.live.local_addresses import local_addresses
 from melisma.live.orchestrator.enrolment import Enrolment
@@ -52,12 +52,13 @@ from melisma.live.preparation import PreparedTask, prepare_task
 from melisma.live.state_folder import orchestrator_folder
 from melisma.live.training import remove_empty
 from melisma.runs.cycle_result import OnCycle, check_callback, follow_cycles
-from melisma.runs.folder import PICTURE_FILE, SHARDS_FOLDER
+from melisma.runs.folder import PICTURE_FILE, SHARDS_FOLDER, naming_kept_files
 from melisma.runs.interruption import CallerThread, Cancellation, run_in_thread
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
 from melisma.text import format_speed
+from melisma.user_code import is_import_path
 
 DEFAULT_PORT: Final = 7788
 """A fixed port, so that devices find the next run at the address that they know."""
@@ -193,6 +194,9 @@ class OrchestrationObserver:
         """Say that a learner has come or gone."""
         self.say(line)
 
+    def on_fetch(self, learner: int) -> None:
+        """Note that a learner, by its number, has requested a file."""
+
     def on_note(self, note: str) -> None:
         """Say what does not work."""
         self.say(f"note: {note}")
@@ -204,11 +208,13 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     model: Any = None,
     data: Any = None,
     learners: int | None = None,
-    until_ready_s: float | None = None,
+    until_ready: float | str | None = None,
     scheme: str | None = None,
     deadline_s: float | None = None,
     total_s: float | None = None,
     finish_by: str | None = None,
+    start: str | Path | None = None,
+    aggregation: str | None = None,
     folder: str | Path | None = None,
     host: str = "",
     port: int = DEFAULT_PORT,
@@ -222,19 +228,20 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
 ) -> Report:
     """Train a task on devices that join over the network, by ``melisma join STRING``.
 
-    The run begins when `learners` are ready, or after `until_ready_s` with at least one; devices
-    may join and leave until its end. `host` is one address of this machine to listen on, instead of
-    all. `approve` decides about a device by its name, fingerprint and host; with `once` the join
-    string is valid for one new device. `name` is announced in the local network, by default that of
-    this machine, if `discovery` is on. `say` receives the join string, the score of each cycle
-    and further lines for the owner. The rest is as in `train`; devices that join with
-    ``--trust-code`` run the source of a `model` that is given. Ctrl-C ends the run and keeps its
-    results so far; before the run it raises `KeyboardInterrupt`.
+    The run begins when `learners` are ready, or with at least one after `until_ready`, which is a
+    number of seconds or a local time such as ``"23:00"``; devices may join and leave until its end.
+    `host` is one address of this machine to listen on, instead of all. `approve` decides about a
+    device by its name, fingerprint and host; with `once` the join string is valid for one new
+    device. `name` is announced in the local network, by default that of this machine, if
+    `discovery` is on. `say` receives the join string, the score of each cycle and further lines for
+    the owner. The rest is as in `train`; devices that join with ``--trust-code`` run the source of
+    a `model` that is given. Ctrl-C ends the run and keeps its results so far; before the run it
+    raises `KeyboardInterrupt`.
     """
     check_arguments("orchestrate", ARGUMENT_TYPES, locals())
     check_callback(on_cycle)
     settings = OrchestratorSettings(
-        start=StartCondition(learners, until_ready_s),
+        start=StartCondition(learners, until_ready),
         host=host,
         port=port,
         approve=approve,
@@ -243,8 +250,8 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
         name=name,
         discovery=discovery,
     )
-    run_time, objects = RunTime(deadline_s, total_s, finish_by), GivenObjects(model, data)
-    prepared = prepare_task(task, scheme, folder, run_time, objects)
+    run_settings = RunSettings(deadline_s, total_s, finish_by, start, aggregation)
+    prepared = prepare_task(task, scheme, folder, run_settings, GivenObjects(model, data))
 
     def watch(step: Step) -> None:
         if isinstance(step.event, events.Evaluated):
@@ -280,7 +287,8 @@ def run_orchestrator(
 
     def work() -> Report | None:
         orchestration = _Orchestration(prepared, settings, observer, follow)
-        report = asyncio.run(orchestration.run(cancellation))
+        with naming_kept_files(prepared.folder):
+            report = asyncio.run(orchestration.run(cancellation))
         if report is not None:
             save_picture(report.plot, prepared.folder / PICTURE_FILE)
         return report
@@ -305,6 +313,7 @@ class _Orchestration:
         self._prepared, self._settings, self._observer = prepared, settings, observer
         self._registry, self._tokens = Registry(), JoinTokens()
         self._mailboxes = Mailboxes(max_learners=settings.max_learners)
+        self._mailboxes.on_fetch = observer.on_fetch
         self._steps: list[Step] = []
         self._waiting_approvals, self._code = 0, ""
         self._approving = asyncio.Lock()
@@ -360,15 +369,20 @@ class _Orchestration:
         fingerprint = create_identity(identity)
         token = self._tokens.issue(once=settings.once)
         pairing = self._create_pairing(fingerprint, token)
+        on_refused = RefusalLog(self._observer.on_note).add
         authenticator = DeviceAuthenticator(
             self._registry,
             self._tokens,
             owner_token=owner_token,
             allow_anonymous=pairing is not None,
-            on_refused=RefusalLog(self._observer.on_note).add,
+            on_refused=on_refused,
         )
         worker = self._service.worker(
-            authenticator, host=settings.host, port=settings.port, tls=identity
+            authenticator,
+            host=settings.host,
+            port=settings.port,
+            tls=identity,
+            on_refused=on_refused,
         )
         approve = self._approve if settings.approve else None
         Enrolment(self._registry, approve, authenticator.names_in_use).expose(worker)

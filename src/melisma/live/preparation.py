@@ -23,13 +23,16 @@ from melisma.learning.data.partition import shuffle_into_shards
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.given_objects import NO_OBJECTS, GivenObjects
 from melisma.learning.loaded_task import LoadedTask, load_task
+from melisma.learning.own_aggregation import find_aggregation
 from melisma.learning.parameters import Layout
+from melisma.learning.server.server_optimizer import ServerOptimizer, trainable_arrays
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import one_thread
 from melisma.learning.update_guard import UpdateGuard
 from melisma.live.code_bundle import collect_bundle
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
+from melisma.runs.checkpoints import Checkpoints
 from melisma.runs.folder import SHARDS_FOLDER, check_run_folder, create_run_folder
 
 # The number of samples that the speed of this machine is measured on.
@@ -55,13 +58,18 @@ class PreparedTask:
 
     def create_store(self) -> RunStore:
         """Create the run's files; unless the data stays on the devices, also the shards."""
-        layout = Layout.from_arrays(self.spec.initial)
+        trainer = self.spec.trainer
+        layout = Layout.from_arrays(trainer.initial())
         task, shards = self.task, None
         if task.mode == "parallelized":
             rng = generator(task.seed, "samples")
             parts = shuffle_into_shards(len(self.train), task.shard_samples, rng)
             shards = ShardFolder(self.folder / SHARDS_FOLDER, self.train, parts)
-        return RunStore(self.folder, layout, shards, UpdateGuard(task.guard))
+        server = ServerOptimizer(task.server, trainable_arrays(trainer))
+        checkpoints = Checkpoints(self.folder, task.checkpoints)
+        guard = UpdateGuard(task.guard)
+        aggregation = find_aggregation(task.aggregation)
+        return RunStore(self.folder, layout, shards, guard, server, checkpoints, aggregation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +122,7 @@ def prepare(  # noqa: PLR0913 - each is a setting of its own
     began = time.monotonic()
     loaded = _load(task, scheme, folder, run_time, objects)
     fleet = scale_fleet(fleet, learners)
+    fleet.local_samples(loaded.task)  # raises an error if they do not fit
     sample_s = _core_sample_s(loaded.task, fleet, loaded.data.train, loaded.trainer)
     shares = fleet.core_shares(loaded.task, sample_s)
     rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])
@@ -162,7 +171,7 @@ def _load(
     task = resolve_task(task)
     with naming_task_file(file):
         task = run_time.apply(task).with_total()
-        loaded = load_task(with_scheme(task, scheme), file, objects, shipped=True)
+        loaded = load_task(with_scheme(task, scheme, file), file, objects, shipped=True)
         loaded.task.check_shard_samples()
     return loaded
 
@@ -172,14 +181,14 @@ def _specify(
 ) -> RunSpec:
     bundle = collect_bundle(loaded.task.model, loaded.path)
     return RunSpec(
-        run,
-        loaded.task,
-        loaded.trainer,
-        loaded.data.test,
-        rates,
-        bundle,
-        counts_from,
-        loaded.start,
+        run=run,
+        task=loaded.task,
+        trainer=loaded.trainer,
+        initial=loaded.initial,
+        test=loaded.data.test,
+        rates=rates,
+        bundle=bundle,
+        counts_from=counts_from,
     )
 
 

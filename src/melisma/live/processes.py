@@ -7,6 +7,7 @@ The launcher forks them, and they end when this process ends: each watches its s
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,6 +26,8 @@ from melisma.private_files import make_private_folder, open_private
 from melisma.text import visible
 
 MAX_LOG_TAIL_CHARS: Final = 400
+MIN_FREE_BYTES: Final = 4096
+"""With less free space than this, a process may have ended without a line in its log."""
 LAUNCHER: Final = "melisma.live.launcher"
 LAUNCHER_LOG: Final = "launcher.log"
 KILL_GRACE_S: Final = 5.0
@@ -48,10 +51,12 @@ async def run_processes(
     *,
     module: str = LEARNER_MODULE,
     trainer: Trainer | None = None,
+    grace_s: float = TERMINATION_GRACE_S,
 ) -> AsyncIterator[None]:
     """Run a process for each settings; call `on_exit` with its number and a reason if it ends.
 
-    An error of `on_exit` is raised at the end.
+    An error of `on_exit` is raised at the end. Processes that still run at the end have `grace_s`
+    to exit.
     The module of `trainer`, if it is one of this package, is imported once for all processes.
     """
     paths = [logs / f"{number}.log" for number in range(len(settings))]
@@ -64,13 +69,14 @@ async def run_processes(
         Child(msgspec.Raw(msgspec.json.encode(item)), str(path))
         for item, path in zip(settings, paths, strict=True)
     )
-    launcher = await _start(Launch(module, _modules_to_preload(trainer), tuple(children)), logs)
+    launch = Launch(module, _modules_to_preload(trainer), tuple(children), grace_s)
+    launcher = await _start(launch, logs)
     watch = asyncio.create_task(_watch(launcher, running, report))
     try:
         yield
     finally:
         watch.cancel()
-        await _end(launcher)
+        await _end(launcher, grace_s)
         await asyncio.wait([watch])
         if not watch.cancelled():
             watch.result()
@@ -141,12 +147,12 @@ async def _watch(
         report(number, code)
 
 
-async def _end(launcher: asyncio.subprocess.Process) -> None:
+async def _end(launcher: asyncio.subprocess.Process, grace_s: float) -> None:
     """Close the launcher's standard input, on which all processes exit, and wait for them."""
     assert launcher.stdin is not None
     launcher.stdin.close()
     try:
-        async with timeout(TERMINATION_GRACE_S + KILL_GRACE_S):
+        async with timeout(grace_s + KILL_GRACE_S):
             await launcher.wait()
     except TimeoutError:
         launcher.kill()
@@ -157,5 +163,7 @@ def _describe_exit(name: str, log: Path, code: int) -> str:
     """Return the last line of the log, or the exit code if the log is empty."""
     tail = log.read_text(errors="replace").strip()[-MAX_LOG_TAIL_CHARS:]
     ending = f"ended with exit code {code}" if code >= 0 else f"was killed (signal {-code})"
+    if not tail and shutil.disk_usage(log.parent).free < MIN_FREE_BYTES:
+        ending += f": no space is left on the disk of {log.parent.parent}"
     reason = visible(tail.splitlines()[-1]) if tail else f"its process {ending}"
     return reason if reason.startswith(name) else f"{name}: {reason}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,8 +15,9 @@ import numpy as np
 from melisma.errors import SettingError
 from melisma.fleet.arguments import check_arguments
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.run_time import RunTime
-from melisma.fleet.task import Port, Task
+from melisma.fleet.run_settings import RunSettings
+from melisma.fleet.tables import Port
+from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import partition_shards
 from melisma.learning.data.shards import encode_shard
@@ -35,7 +37,13 @@ from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
 from melisma.private_files import make_private_folder, write_private
 from melisma.runs.cycle_result import OnCycle, check_callback, follow_cycles
-from melisma.runs.folder import DEVICES_FOLDER, LOGS_FOLDER, PICTURE_FILE, SHARDS_FOLDER
+from melisma.runs.folder import (
+    DEVICES_FOLDER,
+    LOGS_FOLDER,
+    PICTURE_FILE,
+    SHARDS_FOLDER,
+    naming_kept_files,
+)
 from melisma.runs.interruption import CallerThread, Cancellation, run_in_thread
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
@@ -44,7 +52,6 @@ from melisma.runs.trace import Step
 # Of `train`, as far as no other check covers them.
 ARGUMENT_TYPES = {
     "devices": int | None,
-    "until_ready_s": float | None,
     "scheme": str | None,
     "port": Port | None,
 }
@@ -57,11 +64,13 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     model: Any = None,
     data: Any = None,
     devices: int | None = None,
-    until_ready_s: float | None = None,
+    until_ready: float | str | None = None,
     scheme: str | None = None,
     deadline_s: float | None = None,
     total_s: float | None = None,
     finish_by: str | None = None,
+    start: str | Path | None = None,
+    aggregation: str | None = None,
     folder: str | Path | None = None,
     port: int | None = None,
     on_cycle: OnCycle | None = None,
@@ -71,14 +80,16 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     With a `fleet`, each of its devices is a process of this machine, slowed to its speed. With
     `devices`, print the command for devices, wait until that number has joined, and train on them;
     print the score of each cycle, and at the end the folder of the results.
-    With `until_ready_s`, begin after this time with the devices that have joined, at least one;
-    with both, the first decides. `melisma.orchestrate` has further settings for devices that join.
+    With `until_ready`, a number of seconds or a local time such as ``"23:00"``, begin then with the
+    devices that have joined, at least one; with both, the first decides. `melisma.orchestrate` has
+    further settings for devices that join.
 
     `model` is a class or an instance of `torch.nn.Module`, a function that returns one, or a
     trainer class, and `data` a pair (train, test) of `Dataset`s or of arrays (samples, labels),
     instead of those that the task names.
     `deadline_s` is the time of a cycle, `total_s` that of the whole run, and `finish_by` when it
-    ends, instead of what the task says.
+    ends, instead of what the task says. `start` is the file of a model to start from, and
+    `aggregation` a function ``module:name`` that takes the place of the mean.
     Model, picture and trace are written to `folder`, or to a new folder below `runs`. `port` is by
     default a free one, or 7788 for devices that join. `on_cycle` is called with the `CycleResult`
     of each cycle; an error that it raises ends the run, and is raised with the results kept. Ctrl-C
@@ -87,12 +98,12 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     check_arguments("train", ARGUMENT_TYPES, locals())
     check_callback(on_cycle)
     if fleet is not None:
-        _require_no_devices(devices, until_ready_s)
-        run_time = RunTime(deadline_s, total_s, finish_by)
+        _require_no_devices(devices, until_ready)
+        settings = RunSettings(deadline_s, total_s, finish_by, start, aggregation)
         objects = GivenObjects(model, data)
-        prepared = prepare(task, fleet, scheme, folder, run_time, objects=objects)
+        prepared = prepare(task, fleet, scheme, folder, settings, objects=objects)
         return run(prepared, port or 0, on_cycle=on_cycle).require_success()
-    if devices is None and until_ready_s is None:
+    if devices is None and until_ready is None:
         raise SettingError(
             "train has neither a fleet nor devices: pass fleet=FILE to emulate devices on this "
             "machine, or devices=N to train on N devices that join over the network"
@@ -107,19 +118,21 @@ def train(  # noqa: PLR0913 - each is a setting of its own
         model=model,
         data=data,
         learners=devices,
-        until_ready_s=until_ready_s,
+        until_ready=until_ready,
         scheme=scheme,
         deadline_s=deadline_s,
         total_s=total_s,
         finish_by=finish_by,
+        start=start,
+        aggregation=aggregation,
         folder=folder,
         port=DEFAULT_PORT if port is None else port,
         on_cycle=on_cycle,
     )
 
 
-def _require_no_devices(devices: int | None, until_ready_s: float | None) -> None:
-    given = {"devices": devices, "until_ready_s": until_ready_s}
+def _require_no_devices(devices: int | None, until_ready: float | str | None) -> None:
+    given = {"devices": devices, "until_ready": until_ready}
     for name, value in given.items():
         if value is not None:
             raise SettingError(
@@ -133,11 +146,13 @@ def run(
     port: int = 0,
     watch: Watcher = lambda _: None,
     cancellation: Cancellation | None = None,
+    on_fetch: Callable[[int], None] = lambda _learner: None,
     on_cycle: OnCycle | None = None,
 ) -> Report:
     """Run to the end or until cancelled; a second Ctrl-C does not wait for the report.
 
     `watch` is called with each step, in the thread of the run; `on_cycle` in that of the caller.
+    `on_fetch` receives the number of a learner whenever it requests a file, from another thread.
     """
     cancellation, steps = cancellation or Cancellation(), list[Step]()
     caller = CallerThread(cancellation)
@@ -148,8 +163,12 @@ def run(
         watch(step)
         follow(step)
 
+    mailboxes = Mailboxes(prepared.fleet.names)
+    mailboxes.on_fetch = on_fetch
+
     def work() -> Report:
-        model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
+        with naming_kept_files(prepared.folder):
+            model = asyncio.run(_run_orchestrator(prepared, port, mailboxes, record, cancellation))
         report = replace(Report.from_trace(steps), model=model, folder=prepared.folder)
         save_picture(report.plot, prepared.folder / PICTURE_FILE)
         return report
@@ -158,12 +177,15 @@ def run(
 
 
 async def _run_orchestrator(
-    prepared: PreparedRun, port: int, watch: Watcher, cancellation: Cancellation
+    prepared: PreparedRun,
+    port: int,
+    mailboxes: Mailboxes,
+    watch: Watcher,
+    cancellation: Cancellation,
 ) -> Path | None:
     """Run the orchestrator and its learners; return the trained model if there is one."""
     loop, store, orchestrator = asyncio.get_running_loop(), None, None
-    spec, mailboxes = prepared.spec, Mailboxes(prepared.fleet.names)
-    evaluator = FederatedEvaluator(mailboxes)
+    spec, evaluator = prepared.spec, FederatedEvaluator(mailboxes)
     try:
         store = prepared.create_store()
         if prepared.task.mode == "federated":
@@ -205,7 +227,7 @@ def _cancel(
 def _write_local_data(prepared: PreparedRun) -> None:
     """Write each device's shards for federated learning, before the run begins."""
     task, data = prepared.task, prepared.train
-    devices = partition_shards(task, data.labels, prepared.fleet.local_shards(task))
+    devices = partition_shards(task, data.labels, prepared.fleet.local_samples(task))
     for number, shards in enumerate(devices):
         folder = _local_data_folder(prepared, number)
         make_private_folder(folder)

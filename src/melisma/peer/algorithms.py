@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from melisma.fleet.task import NonNegative, NonNegativeInt, Positive, PositiveInt, Table
+from melisma.fleet.tables import NonNegative, NonNegativeInt, Positive, PositiveInt, Table
 
 MaxLag = NonNegativeInt | Literal["auto"]
 """The number of rounds that a neighbour may be behind; `auto` chooses it by measured times."""

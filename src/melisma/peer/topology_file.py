@@ -6,7 +6,8 @@ from pathlib import Path
 
 from melisma.errors import SettingError
 from melisma.fleet.files.toml_file import read_text, read_toml
-from melisma.fleet.task import Table, check_name
+from melisma.fleet.tables import Table
+from melisma.fleet.task import check_name
 from melisma.peer.topology import Edge, Topology, add_edge, format_edge
 
 Located = list[tuple[str, Sequence[str]]]

@@ -10,7 +10,9 @@
     learner_set.py    a set of learners as a bit for each
     given_shards.py   the shards that each learner was given in a cycle
     capacity.py       the visits that learners had time for, and uses of their time
+    checkpoints.py    the best model, and that of each cycle
     unassigned.py     the learners without an assignment in a cycle, and why
+    idleness.py       the learners that idled, why, and what to change
     usage.py          bytes, joules and money
     totals.py         sums for each learner over a run
     cycle_figures.py  the figures of a cycle

@@ -176,12 +176,12 @@ class Cycle:
     @cached_property
     def joules(self) -> float:
         """Energy for training and transfers."""
-        return self.rates.joules(self.assignments)
+        return float(self.rates.joules(self.assignments).sum())
 
     @cached_property
     def cost(self) -> float:
         """The price of the assigned shards."""
-        return self.rates.cost(self.assignments)
+        return float(self.rates.cost(self.assignments).sum())
 
     @cached_property
     def done_and_planned_visits(self) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import numpy as np
 from melisma.cycle import commands, events
 from melisma.cycle.local_shards import ShardSizes
 from melisma.errors import DataError
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.task import Task
 from melisma.runs.assignments import COUNTED, STATUSES, Assignments, Names, Status
 from melisma.runs.capacity import MeasuredRates
@@ -51,6 +51,7 @@ class RunProgress:
         self._shared_identities: list[str] = []
         self._cycles: dict[int, Cycle] = {}
         self._measured = MeasuredRates()
+        self._drawn = 0, NO_INTS  # the latest cycle with a sample, and its learners
         self._aggregate: commands.Aggregate | None = None
         self._averaged: commands.Aggregate | None = None  # the latest that was carried out
 
@@ -259,6 +260,8 @@ class RunProgress:
         self._open_cycle(number, self._length_s)
         no_pass = self._cycles[number].no_pass + command.no_pass.size
         self._update_cycle(number, tail_s=command.tail_s, no_pass=no_pass)
+        if command.drawn.size:
+            self._drawn = number, command.drawn
         self.collecting.discard(command.learners)
         samples = self._work.sizes.samples_in(command.learners, command.shards)
         new = Assignments.from_dispatch(command, samples, self.now_s, self.names, self._reasons)
@@ -329,8 +332,14 @@ class RunProgress:
         self.collecting.clear()
 
     def _record_unassigned(self, number: int) -> None:
-        """Record the learners that have no assignment in a cycle that ends now."""
+        """Record the learners that have no assignment in a cycle that ends now.
+
+        Learners that were not drawn for it are none of them.
+        """
         count, idle = self.names.size, self.names != ""
+        cycle, drawn = self._drawn
+        if cycle == number:
+            idle = np.isin(np.arange(count), drawn, kind="table")
         idle[self._work[number].learner] = False
         present = (self.joined - self.left).mask(count)
         not_ready = (self.collecting - self._reported).mask(count)

@@ -18,7 +18,8 @@ from melisma.learning import metrics
 from melisma.runs import capacity
 from melisma.runs.capacity import LOSSES, TIME_USES
 from melisma.runs.cycle_figures import TIMER_TOLERANCE, Cycle, seconds_between
-from melisma.runs.folder import PICTURE_FILE, TRACE_FILE
+from melisma.runs.folder import BEST_MODEL_FILE, PICTURE_FILE, TRACE_FILE
+from melisma.runs.idleness import IdleGroup, find_idle
 from melisma.runs.totals import LearnerTotals
 from melisma.runs.trace import Step
 
@@ -218,6 +219,11 @@ class Report:
         """The totals of all learners, by number, of those that never joined, too."""
         return LearnerTotals.from_cycles(self.names, self.cycles)
 
+    @cached_property
+    def idle(self) -> tuple[IdleGroup, ...]:
+        """The learners that idled, by cause, and what to change."""
+        return find_idle(self)
+
     def seconds_to(self, accuracy: float) -> float:
         """Return the seconds until a model reached an accuracy, NaN if none did."""
         reached = [cycle.evaluated_s for cycle in self.cycles if cycle.accuracy >= accuracy]
@@ -232,6 +238,12 @@ class Report:
     def picture_path(self) -> Path | None:
         """The path of the picture, or None if there is no such file."""
         path = self.folder / PICTURE_FILE if self.folder else None
+        return path if path is not None and path.is_file() else None
+
+    @property
+    def best_model(self) -> Path | None:
+        """The file of the best model, or None if the task did not ask for it."""
+        path = self.folder / BEST_MODEL_FILE if self.folder else None
         return path if path is not None and path.is_file() else None
 
     def plot(self) -> "Picture":

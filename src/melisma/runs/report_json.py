@@ -12,6 +12,7 @@ from melisma.cycle import events
 from melisma.runs.assignments import Assignment, Assignments
 from melisma.runs.capacity import LOSSES, TIME_USES
 from melisma.runs.cycle_figures import Cycle
+from melisma.runs.idleness import IdleGroup
 from melisma.runs.report import Report
 from melisma.runs.totals import LearnerTotals
 from melisma.runs.unassigned import Unassigned
@@ -32,9 +33,19 @@ FIGURES: dict[type, tuple[str, ...]] = {
         *("capacity_used", "capacity_lost", "time_use", "outside_s", "outside_share"),
         *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
         *("bytes", "joules", "cost", "accuracy", "loss", "learners", "clipped", "left_out"),
+        "idle",
     ),
+    IdleGroup: ("count", "largest_share"),
 }
-PER_LEARNER_FIELDS = ("names", "departures", "assignments", "learners", "time_use_s", "unassigned")
+PER_LEARNER_FIELDS = (
+    "names",
+    "departures",
+    "assignments",
+    "learners",
+    "time_use_s",
+    "unassigned",
+    "shares",
+)
 HIDDEN_FIELDS = ("trace", "rates")
 
 

@@ -28,6 +28,7 @@ class LearnerTotal:
     `left` count updates that do not count, `carried` those that joined a later average, and
     `not_ready` to `absent` cycles without an assignment. `capacity_used` and `capacity_lost`, in
     the order of `LOSSES`, are over ended cycles; `time_use_s` is in the order of `TIME_USES`.
+    `bytes`, `joules` and `cost` are NaN if sizes or rates are unknown.
     """
 
     name: str
@@ -48,6 +49,9 @@ class LearnerTotal:
     not_ready: int
     without_work: int
     absent: int
+    bytes: float
+    joules: float
+    cost: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,6 +76,9 @@ class LearnerTotals(Sequence[LearnerTotal]):
     not_ready: Ints
     without_work: Ints
     absent: Ints
+    bytes: Floats
+    joules: Floats
+    cost: Floats
 
     @classmethod
     def from_cycles(cls, names: tuple[str, ...], cycles: "Iterable[Cycle]") -> "LearnerTotals":
@@ -87,6 +94,7 @@ class LearnerTotals(Sequence[LearnerTotal]):
             capacity_used=fraction(used, allowed),
             capacity_lost=fraction(sums.lost, allowed[:, None]),
             **sums.counts,
+            **dict(zip(USAGE, sums.usage.T, strict=True)),
         )
 
     def __len__(self) -> int:
@@ -109,6 +117,9 @@ class LearnerTotals(Sequence[LearnerTotal]):
             capacity_used=float(self.capacity_used[learner]),
             capacity_lost=tuple(self.capacity_lost[learner].tolist()),
             **counts,
+            bytes=float(self.bytes[learner]),
+            joules=float(self.joules[learner]),
+            cost=float(self.cost[learner]),
         )
 
     def __repr__(self) -> str:
@@ -124,6 +135,7 @@ COUNTS = (
     *("cycles", "shards", "counted_visits", "done_visits", "planned_visits"),
     *("carried", *UNCOUNTED_STATUSES, *UNASSIGNED_COUNTS),
 )
+USAGE = ("bytes", "joules", "cost")
 
 
 class _LearnerSums:
@@ -134,6 +146,7 @@ class _LearnerSums:
         self.phases = np.zeros((learners, len(PHASES)))
         self.time_use_s = np.zeros((learners, len(TIME_USES)))
         self.capacity, self.lost = np.zeros((2, learners)), np.zeros((learners, len(LOSSES)))
+        self.usage = np.zeros((learners, len(USAGE)))
 
     def add(self, cycle: "Cycle") -> None:
         """Add the assignments of a cycle, and its learners without one."""
@@ -145,6 +158,9 @@ class _LearnerSums:
             self._count(work)
             _add_columns(self.phases, work, np.nan_to_num(work.phases))
             _add_columns(self.time_use_s, work, use_s)
+            rates = cycle.rates
+            used = (rates.transferred_bytes(work), rates.joules(work), rates.cost(work))
+            _add_columns(self.usage, work, np.column_stack(used))
             if ended:
                 _add_columns(self.capacity.T, work, visits_of_capacity(work).T)
                 _add_columns(self.lost, work, lost_visits(work, use_s))

@@ -5,6 +5,7 @@ with the version of the format. A killed run leaves at most its last line torn; 
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
@@ -91,21 +92,34 @@ def read_trace(path: Path) -> list[Step]:
 
 
 class TraceFile:
-    """A trace that grows step by step; the file is created with the first one."""
+    """A trace that grows step by step; the file is created with the first one.
+
+    After a write that failed, the trace ends: later steps are not written.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / TRACE_FILE
         self._file: BinaryIO | None = None
+        self._failed = False
 
     def write(self, step: Step) -> None:
         """Append one step and flush it to the operating system."""
-        if self._file is None:
-            self._file = open_private(self._path, "xb")
-            self._file.write(HEADER_LINE)
-        self._file.write(encode_step(step))
-        self._file.flush()
+        if self._failed:
+            return
+        try:
+            if self._file is None:
+                self._file = open_private(self._path, "xb")
+                self._file.write(HEADER_LINE)
+            self._file.write(encode_step(step))
+            self._file.flush()
+        except OSError:
+            self._failed = True
+            raise
 
     def close(self) -> None:
         """Close the file, if it was created."""
-        if self._file is not None:
+        if self._file is None:
+            return
+        # A failed write stays in the buffer, and fails again.
+        with suppress(OSError) if self._failed else nullcontext():
             self._file.close()

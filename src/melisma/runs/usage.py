@@ -38,14 +38,16 @@ class UsageRates:
         total: Floats = self.model_bytes * transfers + shipped
         return total
 
-    def joules(self, work: Assignments) -> float:
-        """Return the energy for known visits and transferred bytes."""
+    def joules(self, work: Assignments) -> Floats:
+        """Return the energy of each assignment for known visits and transferred bytes."""
         trained = work.visits * self._rate("sample_j", work)
-        return float((trained + self.transferred_bytes(work) * self._rate("byte_j", work)).sum())
+        total: Floats = trained + self.transferred_bytes(work) * self._rate("byte_j", work)
+        return total
 
-    def cost(self, work: Assignments) -> float:
-        """Return the price of all assigned shards."""
-        return float((work.shards * self._rate("price", work)).sum())
+    def cost(self, work: Assignments) -> Floats:
+        """Return the price of the shards of each assignment."""
+        price: Floats = work.shards * self._rate("price", work)
+        return price
 
     def _rate(self, name: str, work: Assignments) -> Floats:
         if not self.rates.size:

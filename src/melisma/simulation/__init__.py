@@ -11,6 +11,8 @@
     network.py            messages between learners and orchestrator
     churn.py              joins, departures, crashes, restarts and sleep
     faults.py             faults as text, random faults, faults of devices
+    fault_targets.py      the learners that a fault names: by name, group or percentage
+    fault_sources.py      the faults of a scenario: text, a seed or a function of the user
     fault_search.py       random fault schedules; shrinks those that violate an invariant
     learners/             all learners at once, as arrays
     invariants/           properties that are checked after each step

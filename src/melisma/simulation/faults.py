@@ -13,23 +13,25 @@
     delay instruction 3 to 2 by 1.5 the message arrives 1.5 s later
     corrupt update 1 from 2         the first update of learner 2 holds NaN
 
-Learners go by number, or by name if that has no spaces and commas and is no number. Times are
-seconds since the start of the run, and messages are counted from 1 for each learner. Faults are
-separated by `;`.
+Learners go by number, by name if that has no spaces and commas and is no number, by a pattern
+(`pi-*`), or by the name of their group; `all` are all of them. `crash 10% of phone at 30` hits one
+in ten, drawn by the seed of the fleet. Times are seconds since the start of the run, and messages
+are counted from 1 for each learner. Faults are separated by `;`.
 """
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.errors import SettingError, nearest_word, suggest
+from melisma.errors import SettingError, suggest
 from melisma.fleet.array_types import Bools, Floats, Ints
+from melisma.simulation.fault_targets import FaultTargets
 
 FaultKind = Literal[
     "crash", "vanish", "slow", "partition", "clock", "lose", "duplicate", "delay", "corrupt"
@@ -37,10 +39,13 @@ FaultKind = Literal[
 MessageKind = Literal["", "instruction", "report", "update"]
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 MAX_RANDOM_FAULTS = 12
+MAX_NAMED = 20
 
 _NUMBER = r"(?P<{}>[0-9.]+(?:e[+-]?[0-9]+)?)"
 _AT, _FOR, _BY = (_NUMBER.format(name) for name in ("at_s", "for_s", "by"))
-_LEARNERS, _NTH = r"(?P<learners>[^ ,]+(?:,[^ ,]+)*)", r"(?P<nth>[1-9][0-9]*)"
+_PERCENT = r"(?:(?P<percent>[0-9]+(?:\.[0-9]+)?)% of )?"
+_LEARNERS = rf"{_PERCENT}(?P<learners>[^ ,]+(?:,[^ ,]+)*)"
+_NTH = r"(?P<nth>[1-9][0-9]*)"
 # Instructions travel to learners, reports come from them.
 _DIRECTION = r"instruction(?= [0-9]+ to )|report(?= [0-9]+ from )"
 _MESSAGE = rf"(?P<message>{_DIRECTION}) {_NTH} (?:to|from) {_LEARNERS}"
@@ -57,7 +62,10 @@ _PATTERNS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault; fields that its kind does not use keep their defaults."""
+    """One fault; fields that its kind does not use keep their defaults.
+
+    `selection` is the text by which many learners were chosen, as in `10% of phone`.
+    """
 
     kind: FaultKind
     learners: tuple[int, ...]
@@ -66,6 +74,7 @@ class Fault:
     by: float = 1.0
     message: MessageKind = ""
     nth: int = 0
+    selection: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Raise `SettingError` if the kind is unknown: a driver would ignore the fault."""
@@ -88,7 +97,10 @@ class Fault:
         return (at_s >= self.at_s) & (at_s < self.end_s)
 
     def __str__(self) -> str:
-        learners = ",".join(map(str, self.learners))
+        return self.describe(",".join(map(str, self.learners)))
+
+    def describe(self, learners: str) -> str:
+        """Return the fault as text, with these words for its learners."""
         if self.message:
             way = "to" if self.message == "instruction" else "from"
             by = f" by {self.by:.6g}" if self.kind in ("duplicate", "delay") else ""
@@ -100,15 +112,16 @@ class Fault:
         return f"{self.kind} {learners} at {self.at_s:.6g}{span}{by}"
 
 
-def parse_faults(text: str, learners: int, names: Sequence[str] = ()) -> tuple[Fault, ...]:
+def parse_faults(text: str, targets: FaultTargets | int) -> tuple[Fault, ...]:
     """Parse faults separated by `;`; raise `SettingError` that names the first invalid one.
 
-    With the names of all learners, faults may name them; a number is never a name.
+    `targets` are the learners that they may name, or the number of learners without names.
     """
-    return tuple(_parse(part.strip(), learners, names) for part in text.split(";") if part.strip())
+    known = FaultTargets(targets) if isinstance(targets, int) else targets
+    return tuple(_parse(part.strip(), known) for part in text.split(";") if part.strip())
 
 
-def _parse(text: str, learners: int, names: Sequence[str]) -> Fault:
+def _parse(text: str, targets: FaultTargets) -> Fault:
     if "orchestrator" in text.split():
         raise SettingError(
             f"fault {text!r}: the orchestrator keeps no journal to resume from; name learners"
@@ -116,9 +129,10 @@ def _parse(text: str, learners: int, names: Sequence[str]) -> Fault:
     for pattern in _PATTERNS:
         if match := re.fullmatch(pattern, text):
             groups = match.groupdict()
-            words = (groups.pop("learners") or "").split(",")
-            numbers = tuple(_learner_number(text, word, learners, names) for word in words)
-            return _from_groups(text, numbers, groups)
+            words, percent = groups.pop("learners") or "", groups.pop("percent")
+            numbers = targets.find(text, words, percent)
+            fault = _from_groups(text, numbers, groups)
+            return replace(fault, selection=f"{percent}% of {words}" if percent else words)
     kind = text.split(maxsplit=1)[0]
     if kind not in FAULT_KINDS:
         raise SettingError(
@@ -128,17 +142,6 @@ def _parse(text: str, learners: int, names: Sequence[str]) -> Fault:
         f"invalid fault {text!r}; use, for example, 'crash 2 at 3.5 for 4', 'slow 1 at 2 for 10 "
         "by 3', 'lose report 2 from 1' or 'clock 1 by 1.05'"
     )
-
-
-def _learner_number(text: str, word: str, learners: int, names: Sequence[str]) -> int:
-    """Return the number of a learner that is given by number or name."""
-    if word.isdecimal() and int(word) < learners:
-        return int(word)
-    if not word.isdecimal() and word in names:
-        return names.index(word)
-    near = None if word.isdecimal() else nearest_word(word, names)
-    expected = f"did you mean {near}?" if near else f"use 0 to {learners - 1}"
-    raise SettingError(f"fault {text!r}: unknown learner {word}; {expected}")
 
 
 def _from_groups(text: str, learners: tuple[int, ...], groups: dict[str, str | None]) -> Fault:
@@ -157,9 +160,19 @@ def _from_groups(text: str, learners: tuple[int, ...], groups: dict[str, str | N
     return fault
 
 
-def format_faults(faults: tuple[Fault, ...]) -> str:
-    """Format faults such that `parse_faults` returns the same ones."""
-    return "; ".join(map(str, faults))
+def format_faults(faults: tuple[Fault, ...], targets: FaultTargets | None = None) -> str:
+    """Format faults such that `parse_faults` returns the same ones, by the names of `targets`.
+
+    More than `MAX_NAMED` learners that were chosen together keep the words of their choice.
+    """
+
+    def words(fault: Fault) -> str:
+        if fault.selection and len(fault.learners) > MAX_NAMED:
+            return fault.selection
+        name = str if targets is None else targets.name
+        return ",".join(map(name, fault.learners))
+
+    return "; ".join(fault.describe(words(fault)) for fault in faults)
 
 
 def random_faults(

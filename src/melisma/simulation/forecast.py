@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from melisma.cycle.sampling import sample_size
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import JOIN, Availability, Changes
 from melisma.fleet.fleet import Fleet
@@ -160,17 +161,24 @@ def _mean(shares: list[float]) -> float:
 
 
 def _limit_learners(task: Task, fleet: Fleet) -> tuple[Task, Fleet]:
-    """Return up to `MAX_LEARNERS` of the learners, and the task with their part of the data."""
+    """Return up to `MAX_LEARNERS` of the learners, and the task with their part of the data.
+
+    A sample of a number of learners is reduced in proportion.
+    """
     step = ceil(fleet.learners / MAX_LEARNERS)
     if step == 1:
         return task, fleet
     followed = np.arange(0, fleet.learners, step)
     shards = max(followed.size, round(task.shards * followed.size / fleet.learners))
     sizes = msgspec.structs.replace(task.sizes, samples=shards * task.shard_samples)
-    return msgspec.structs.replace(task, sizes=sizes), _take(fleet, followed)
+    sample = task.sample
+    if isinstance(sample, int):
+        sample = sample_size(sample / fleet.learners, followed.size)
+    task = msgspec.structs.replace(task, sizes=sizes, sample=sample)
+    return task, take_learners(fleet, followed)
 
 
-def _take(fleet: Fleet, learners: Ints) -> Fleet:
+def take_learners(fleet: Fleet, learners: Ints) -> Fleet:
     """Return a fleet of these learners, in ascending order."""
     kept = np.isin(fleet.availability.traced.learners, learners)
     traced = fleet.availability.traced.select(kept)

@@ -9,9 +9,9 @@ from melisma.cycle.learner import MAX_ABSENCE_S
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
-from melisma.simulation.faults import Fault, random_faults
+from melisma.simulation.fault_sources import draw_faults
+from melisma.simulation.faults import Fault
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,17 +59,18 @@ class Scenario:
 
 
 def even_local_shard_samples(task: Task, fleet: Fleet) -> RaggedArray:
-    """Return the samples of each shard on each device; the very last shard may be short."""
+    """Return the samples of each shard on each device; the last one of a device may be short."""
+    local_samples = fleet.local_samples(task)
     if task.mode == "parallelized":
         return NO_ROWS
-    counts = fleet.local_shards(task)
+    counts = -(-local_samples // task.shard_samples)
     sizes = np.full(int(counts.sum()), task.shard_samples)
-    sizes[-1] -= max(0, int(sizes.sum()) - task.samples)
+    has_data = counts > 0
+    last = np.cumsum(counts)[has_data] - 1
+    sizes[last] = (local_samples - (counts - 1) * task.shard_samples)[has_data]
     return RaggedArray(counts, sizes)
 
 
 def with_random_faults(scenario: Scenario, seed: int) -> Scenario:
     """Return the scenario with faults drawn from a seed."""
-    until_s = 1.2 * scenario.task.expected_s
-    rng = generator(seed, "faults")
-    return replace(scenario, faults=random_faults(rng, scenario.fleet.learners, until_s))
+    return replace(scenario, faults=draw_faults(seed, scenario.task, scenario.fleet))

@@ -10,15 +10,16 @@ from safetensors.numpy import save
 
 from melisma.allocation.schemes import with_scheme
 from melisma.atomic import write_atomic
+from melisma.cycle import events
 from melisma.cycle.machine import check_submission
 from melisma.cycle.ragged import RaggedArray
 from melisma.errors import DataError, RunFailedError, SettingError, suggest
 from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.files.fleet_builder import scale_fleet
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.run_time import RunTime
+from melisma.fleet.run_settings import RunSettings
+from melisma.fleet.tables import PositiveInt
 from melisma.fleet.task import (
-    PositiveInt,
     SimulationSettings,
     Task,
     naming_task_file,
@@ -26,8 +27,15 @@ from melisma.fleet.task import (
 )
 from melisma.learning.given_objects import NO_OBJECTS, GivenObjects
 from melisma.learning.loaded_task import load_task
+from melisma.runs.checkpoints import Checkpoints
 from melisma.runs.cycle_result import CycleFollower, OnCycle, check_callback
-from melisma.runs.folder import MODEL_FILE, PICTURE_FILE, check_run_folder, create_run_folder
+from melisma.runs.folder import (
+    MODEL_FILE,
+    PICTURE_FILE,
+    check_run_folder,
+    create_run_folder,
+    naming_kept_files,
+)
 from melisma.runs.interruption import Cancellation, describe_callback_error
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
@@ -38,8 +46,8 @@ from melisma.simulation.compute.memory import check_memory
 from melisma.simulation.compute.real_training import RealTraining
 from melisma.simulation.compute.sample_index import SampleIndex
 from melisma.simulation.driver import Driver
-from melisma.simulation.faults import Fault, parse_faults
-from melisma.simulation.scenario import Scenario, even_local_shard_samples, with_random_faults
+from melisma.simulation.fault_sources import FaultSource, find_faults
+from melisma.simulation.scenario import Scenario, even_local_shard_samples
 
 ComputeLevel = Literal["timing", "train", "batched"]
 
@@ -49,38 +57,42 @@ class SimulationOptions:
     """Overrides for settings in the task and fleet files.
 
     `learners` scales the fleet of a file in its proportions. `seed` replaces the seeds of task and
-    fleet. `faults` are faults, their text, or a seed from which to draw them.
+    fleet. `faults` are faults, their text, a seed from which to draw them, or a function that
+    returns them for a fleet.
     """
 
     scheme: str | None = None
     learners: int | None = None
     seed: int | None = None
     work: ComputeLevel | None = None
-    faults: str | int | tuple[Fault, ...] = ()
+    faults: FaultSource = ()
     deadline_s: float | None = None
     total_s: float | None = None
     finish_by: str | None = None
+    start: str | Path | None = None
+    aggregation: str | None = None
 
     def __post_init__(self) -> None:
         """Raise `SettingError` for an unknown level or a number out of range."""
         types = {"scheme": str | None, "learners": PositiveInt | None, "seed": int | None}
         check_arguments("SimulationOptions", types, vars(self))
-        if not isinstance(self.faults, str | int | tuple):
+        if not isinstance(self.faults, str | int | tuple) and not callable(self.faults):
             raise SettingError(
                 f"SimulationOptions: faults: {describe(self.faults)}; expected text such as "
-                "'crash 1 at 9', or a seed"
+                "'crash 1 at 9', a seed, or a function"
             )
         if self.work not in (None, *get_args(ComputeLevel)):
             expected = suggest(str(self.work), get_args(ComputeLevel))
             raise SettingError(f"work is {self.work!r}; {expected}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SettingError(f"seed is {self.seed}; expected 0 to {2**63 - 1}")
-        _ = self.time
+        _ = self.settings
 
     @property
-    def time(self) -> RunTime:
-        """The deadline of a cycle, or the time of the whole run."""
-        return RunTime(self.deadline_s, self.total_s, self.finish_by)
+    def settings(self) -> RunSettings:
+        """The time of a cycle or of the whole run, the start and the aggregation."""
+        times = self.deadline_s, self.total_s, self.finish_by
+        return RunSettings(*times, self.start, self.aggregation)
 
 
 NO_OVERRIDES = SimulationOptions()
@@ -131,13 +143,11 @@ def prepare(
     """Read the files and check all settings; `SettingError` names the file."""
     file = task if isinstance(task, str | Path) else None
     fleet = _load_fleet(fleet, options)
-    faults = options.faults
-    if not isinstance(faults, tuple) and not str(faults).isdecimal():
-        faults = parse_faults(str(faults), fleet.learners, fleet.names)
     with naming_task_file(file):
-        prepared = _prepare(_override(resolve_task(task), options), file, fleet, objects)
-    if not isinstance(faults, tuple):
-        return replace(prepared, scenario=with_random_faults(prepared.scenario, int(faults)))
+        task = _override(resolve_task(task), options, file)
+    faults = find_faults(options.faults, task, fleet, file)
+    with naming_task_file(file):
+        prepared = _prepare(task, file, fleet, objects)
     return replace(prepared, scenario=replace(prepared.scenario, faults=faults))
 
 
@@ -153,9 +163,9 @@ def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
     return loaded
 
 
-def _override(task: Task, options: SimulationOptions) -> Task:
+def _override(task: Task, options: SimulationOptions, file: str | Path | None) -> Task:
     """Return the task with the settings of `options`."""
-    task = with_scheme(options.time.apply(task).with_total(), options.scheme)
+    task = with_scheme(options.settings.apply(task).with_total(), options.scheme, file)
     work = None if options.work is None else SimulationSettings(work=options.work)
     changes = {"seed": options.seed, "simulation": work}
     return msgspec.structs.replace(task, **{k: v for k, v in changes.items() if v is not None})
@@ -223,11 +233,13 @@ def run(
     path = create_run_folder(folder) if folder is not None else None
     trace = TraceFile(path) if path is not None else None
     progress, compute = progress or RunProgress(), prepared.make_compute()
+    keep = _keep_checkpoints(path, prepared.scenario.task, compute)
 
     def record(step: Step) -> None:
         if trace is not None:
             trace.write(step)
         progress.apply(step)
+        keep(step)
         watch(step)
         if follower.is_needed and not callback_errors:
             follower.follow(progress)
@@ -238,19 +250,45 @@ def run(
         compute.close()
         if trace is not None:
             trace.close()
-    report = progress.report()
-    if path is not None:
-        report = _save(report, path, compute)
+    report = _save_all(progress.report(), path, compute, failure)
     if callback_errors:
         raise callback_errors[0]
+    return report
+
+
+def _save_all(
+    report: Report, path: Path | None, compute: ComputeBackend, failure: Exception | None
+) -> Report:
+    """Save the results in the folder of the run, if it has one, then raise its failure."""
+    if path is not None:
+        with naming_kept_files(path):
+            report = _save(report, path, compute)
+            if isinstance(failure, OSError):
+                raise failure
     if failure is not None:
         saved = "" if path is None else f"; partial results are in {path}"
         raise RunFailedError(f"{failure}{saved}", report) from failure
     return report
 
 
-def _drive(driver: Driver, cancellation: Cancellation) -> DataError | None:
-    """Run to the end; an interruption or an error of the user's code cancels the run.
+def _keep_checkpoints(
+    folder: Path | None, task: Task, compute: ComputeBackend
+) -> Callable[[Step], None]:
+    """Return a function that keeps the model of each step that evaluates one."""
+    if folder is None or not isinstance(compute, RealTraining):
+        return lambda _: None
+    checkpoints = Checkpoints(folder, task.checkpoints)
+
+    def keep(step: Step) -> None:
+        event = step.event
+        if isinstance(event, events.Evaluated) and event.finite:
+            checkpoints.keep(event.cycle, compute.parameters, event.accuracy, event.loss)
+
+    return keep
+
+
+def _drive(driver: Driver, cancellation: Cancellation) -> DataError | OSError | None:
+    """Run to the end; an interruption, an error of the user's code or a full disk cancels the run.
 
     As in live runs, the caller can then save partial results.
     """
@@ -258,7 +296,7 @@ def _drive(driver: Driver, cancellation: Cancellation) -> DataError | None:
         driver.run()
     except KeyboardInterrupt:
         driver.cancel(cancellation.reason)
-    except DataError as error:
+    except (DataError, OSError) as error:
         driver.cancel(str(error))
         return error
     return None

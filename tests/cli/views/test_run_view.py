@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from melisma.cli import output
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import (
-    MAX_LEARNERS,
+    MAX_OUTLIERS,
     cycle_line,
     format_capacity,
     format_score,
@@ -91,16 +91,18 @@ def test_the_time_in_the_cycle_and_late_learners_are_shown() -> None:
         run_virtually(change=change_update(1, 1, delay(20))), commands.Dispatch, more=2
     )
     text = render(run_view(progress, 10.6))
-    assert text.startswith("digits: equal, cycle 1 of 3\n10.5 of 10 s, and 1 s for late updates ")
-    assert row(text, "device-0") == ["device-0", "counted", "7", "100%", "-", "-"]
-    assert row(text, "device-1") == ["device-1", "late", "7", "0%", "-", "0.5", "s"]
+    assert text.startswith(
+        "digits: equal, cycle 1 of 3\n10.5 of 10 s (105%), and 1 s for late updates "
+    )
+    assert row(text, "device-0") == ["device-0", "handed", "in", "7", "100%"]
+    assert row(text, "device-1") == ["device-1", "late", "7", "0%", "0.5", "s"]
     assert row(render(run_view(progress, 5.0)), "device-1")[1] == "training"
 
 
 def test_an_update_in_the_tail_is_counted_and_its_delay_shown() -> None:
     progress = progress_until(SCENARIOS["tail"](), commands.Aggregate)
     text = render(run_view(progress, progress.now_s))
-    assert row(text, "device-2") == ["device-2", "counted", "6", "100%", "-", "0.5", "s"]
+    assert row(text, "device-2") == ["device-2", "handed", "in", "6", "100%", "0.5", "s"]
     assert "averaging and evaluating" in text
 
 
@@ -115,21 +117,27 @@ def test_progress_and_predictions_are_shown_if_the_scheme_knows_them() -> None:
     progress.apply(Step(event, []))
     text = render(run_view(progress, progress.now_s))
     expected = f"{work.predicted_s:.1f}"
-    assert row(text, "device-1")[1:] == ["training", str(work.shards), "50%", expected, "s", "-"]
+    assert row(text, "device-1")[1:] == ["training", str(work.shards), "50%", expected, "s"]
 
 
 def test_with_dab_progress_is_private_until_the_update_is_received() -> None:
     steps = SCENARIOS["dab"]()
     measuring = render(run_view(progress_until(steps, commands.AskBound), 0.1))
-    assert row(measuring, "device-0") == ["device-0", "measuring", "-", "-", "-", "-"]
+    assert row(measuring, "device-0") == ["device-0", "measuring"]
     assert "measuring: device-0, device-1, device-2" in measuring
     progress = progress_until(steps, commands.Dispatch)
     # Progress is not shown even if a learner reports it.
     event = events.ProgressReported(at_s=1, learners=np.array([0]), cycle=1, visits=np.array([100]))
     progress.apply(Step(event, []))
-    assert row(render(run_view(progress, 1.0)), "device-0")[3:] == ["private", "-", "-"]
+    assert row(render(run_view(progress, 1.0)), "device-0")[1:] == ["training", "13"]
+    fetching = render(run_view(progress, 1.0, [0]))
+    assert row(fetching, "device-0")[1:] == ["fetching", "13"]
+    assert row(fetching, "device-1")[1] == "training"
+    assert "expected" not in fetching
     first = progress_until(steps, commands.Aggregate)
-    assert row(render(run_view(first, first.now_s)), "device-0")[3] == "100%"
+    handed_in = render(run_view(first, first.now_s, [0]))
+    assert row(handed_in, "device-0")[1:3] == ["handed", "in"]
+    assert row(handed_in, "device-0")[4] == "100%"
 
 
 def test_between_two_cycles_of_dab_assignments_of_the_first_are_not_shown() -> None:
@@ -140,7 +148,7 @@ def test_between_two_cycles_of_dab_assignments_of_the_first_are_not_shown() -> N
         progress.apply(step)
     text = render(run_view(progress, progress.now_s))
     assert "cycle 2 of 3  accuracy 60.0%, loss 1.667" in text
-    assert row(text, "device-0") == ["device-0", "waiting", "-", "-", "-", "-"]
+    assert row(text, "device-0") == ["device-0", "waiting"]
     assert row(text, "device-1")[1] == "measuring"
 
 
@@ -159,24 +167,39 @@ def test_a_learner_that_left_is_shown_as_left_and_waits_after_it_rejoins() -> No
     assert row(render(run_view(progress, progress.now_s)), "device-2")[1] == "waiting"
 
 
-def test_of_many_learners_late_and_slow_ones_are_shown_first() -> None:
+def test_many_learners_are_folded_into_groups_and_outliers_are_listed() -> None:
     devices = [FakeDevice(0.01 * (k % 7 + 1)) for k in range(60)]
     progress = progress_until(
         run_virtually(devices, change=change_update(33, 1, delay(30)), min_shards=0),
         commands.Dispatch,
     )
-    lines = render(run_view(progress, 20.0)).splitlines()
-    assert len(lines) == MAX_LEARNERS + 4
-    assert lines[-1].startswith(f"{MAX_LEARNERS} of 60 learners; total: ")
-    slow = progress_until(
-        run_virtually(devices, scheme="proportional", min_shards=0), commands.Dispatch
-    )
-    shown = [
-        float(line.split()[4])
-        for line in render(run_view(slow, slow.now_s)).splitlines()
-        if line.startswith("device-")
-    ]
-    assert shown == sorted(shown, reverse=True)
+    progress.names[:] = [f"{'phone' if k % 3 else 'pi'}-{k:02}" for k in range(60)]
+    before = render(run_view(progress, 5.0, [0, 3, 4])).splitlines()
+    assert len(before) == 5
+    assert before[3].split()[:6] == ["phone", "(40)", "12", "training,", "1", "fetching,"]
+    assert before[4].split()[:6] == ["pi", "(20)", "5", "training,", "2", "fetching,"]
+    late = render(run_view(progress, 20.0)).splitlines()
+    assert len(late) == 5 + MAX_OUTLIERS
+    assert all(line.split()[1] == "late" for line in late[5:])
+
+
+def test_of_many_learners_without_problems_the_slowest_is_listed() -> None:
+    devices = [FakeDevice(0.01 * (k % 7 + 1)) for k in range(60)]
+    steps = run_virtually(devices, scheme="proportional", min_shards=0)
+    slow = progress_until(steps, commands.Dispatch)
+    lines = render(run_view(slow, slow.now_s)).splitlines()
+    assert lines[3].startswith("device (60)")
+    work = slow.current_cycle.assignments if slow.current_cycle else None
+    assert work is not None
+    assert len(lines) == 5
+    assert lines[4].split()[4] == f"{np.nanmax(work.predicted_s):.1f}"
+
+
+def test_learners_that_have_not_joined_are_joining() -> None:
+    progress = RunProgress()
+    progress.apply(run_virtually()[0])
+    progress.names[:] = ["device-0", "device-1", "device-2"]
+    assert row(render(run_view(progress, 0.0)), "device-0") == ["device-0", "joining"]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +355,7 @@ def test_views_can_be_written_to_an_ascii_stream(monkeypatch: pytest.MonkeyPatch
     output.write(run_view(progress, 1.0))
     output.write(run_summary_view(Report.from_trace(run_virtually())))
     lines = raw.getvalue().decode("ascii").splitlines()
-    assert lines[1].startswith("0.9 of 10 s, and 1 s for late updates ==")
+    assert lines[1].startswith("0.9 of 10 s (9%), and 1 s for late updates ==")
     assert any(line.startswith("k\\xfcche") for line in lines)
     assert any(line.startswith("device-0") for line in lines)
 
@@ -353,4 +376,4 @@ def test_learners_that_measure_during_a_cycle_do_not_hide_its_time() -> None:
     benchmark = commands.Benchmark(reason="late", learners=np.array([2]), seconds=1.0)
     progress.apply(Step(events.TimeReached(at_s=1.0), [benchmark]))
     text = render(run_view(progress, 1.1))
-    assert "1.0 of 10 s, and 1 s for late updates" in text
+    assert "1.0 of 10 s (10%), and 1 s for late updates" in text

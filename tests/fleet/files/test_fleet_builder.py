@@ -259,6 +259,26 @@ def test_prices_are_drawn_and_clipped_to_their_range() -> None:
     assert build_group(3, 'profile = "phone"\nprice = 2.5').price.tolist() == [2.5] * 3
 
 
+def test_prices_without_bounds_are_only_kept_from_being_negative() -> None:
+    price = build_group(20_000, 'profile = "phone"\nprice = { mean = 1.0, sd = 0.5 }').price
+    assert price.min() == 0.0
+    assert np.mean(price == 0.0) == pytest.approx(0.0228, abs=0.005)
+    assert np.any((price > 0.0) & (price < 0.1))
+    assert price.max() > 2.0
+
+
+def test_own_samples_are_given_or_drawn() -> None:
+    given = build_group(3, 'profile = "phone"\nown_samples = 40')
+    assert given.own_samples.tolist() == [40.0] * 3
+    lines = 'profile = "phone"\nown_samples = { mean = 600, spread = 0.8 }'
+    drawn = build_group(20_000, lines).own_samples
+    assert np.array_equal(drawn, np.rint(drawn))
+    assert drawn.min() >= 1
+    assert drawn.mean() == pytest.approx(600, rel=0.03)
+    assert drawn.std() / drawn.mean() == pytest.approx(0.8, rel=0.1)
+    assert np.isnan(build_group(2, 'profile = "phone"').own_samples).all()
+
+
 def test_learners_at_the_edge_of_the_staleness_papers_cell_have_its_rate() -> None:
     fleet = build(f'[[fleet.group]]\ncount = 3\ncompute = 1\n{STALENESS_CELL}placement = "edge"\n')
     # 5 MHz, 23 dBm, 7 + 2.1 * log10(50) dB, -174 dBm/Hz.

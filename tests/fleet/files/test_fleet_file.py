@@ -164,8 +164,16 @@ def test_a_hint_is_never_the_unknown_key_itself(tmp_path: Path) -> None:
         (GROUP.replace("2", "99999999999999"), "expected a whole number of at most 10000000"),
         (GROUP + PHONE + "price = 'low'", "price: 'low'; expected a number or a table"),
         (
-            GROUP + PHONE + "price = { low = 2.0 }",
+            GROUP + PHONE + "price = { low = 2.0, high = 1.5 }",
             "fleet.group[0].price: low is 2; expected at most high, 1.5",
+        ),
+        (
+            GROUP + PHONE + "own_samples = 0",
+            "own_samples: 0; expected a whole number of at least 1",
+        ),
+        (
+            GROUP + PHONE + "own_samples = { mean = 9, spread = 0.6, distribution = 'uniform' }",
+            "own_samples: spread is 0.6; expected at most 0.57",
         ),
         ("[fleet]\nseed = 1.5\n" + LEARNER + PHONE, "fleet.seed: 1.5; expected a whole number"),
         ("[fleet]\nbudget = -1\n" + LEARNER + PHONE, "fleet.budget: -1; expected a number of at"),

@@ -76,3 +76,64 @@ def test_partitions_by_label_need_integer_labels(kind: Any, labels: NDArray[Any]
         labels, np.array([4, 4]), PartitionSettings(), np.random.default_rng(0)
     )
     assert [part.size for part in parts] == [4, 4]
+
+
+HERE = "tests.learning.data.test_partition:"
+
+
+def in_order(labels: NDArray[Any], sizes: NDArray[np.int64], rng: np.random.Generator) -> Any:
+    return np.split(np.argsort(labels, kind="stable")[: sizes.sum()], np.cumsum(sizes)[:-1])
+
+
+def one_device(labels: NDArray[Any], sizes: NDArray[np.int64], rng: np.random.Generator) -> Any:
+    return [np.arange(sizes.sum())]
+
+
+def equal_parts(labels: NDArray[Any], sizes: NDArray[np.int64], rng: np.random.Generator) -> Any:
+    return np.split(np.arange(40), sizes.size)
+
+
+def fractions(labels: NDArray[Any], sizes: NDArray[np.int64], rng: np.random.Generator) -> Any:
+    return [np.zeros(size) for size in sizes]
+
+
+def beyond(labels: NDArray[Any], sizes: NDArray[np.int64], rng: np.random.Generator) -> Any:
+    return [np.arange(size) + len(labels) for size in sizes]
+
+
+def shared(labels: NDArray[Any], sizes: NDArray[np.int64], rng: np.random.Generator) -> Any:
+    return [np.arange(size) for size in sizes]
+
+
+def raises(labels: NDArray[Any], sizes: NDArray[np.int64], rng: np.random.Generator) -> Any:
+    raise IndexError("no such label")
+
+
+def test_a_function_of_the_user_assigns_samples() -> None:
+    parts = dealt(PartitionSettings(kind=HERE + "in_order"), [60] * 10)
+    assert [part.size for part in parts] == [60] * 10
+    assert variety(parts) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("one_device", "returned samples of 1 devices; expected 2"),
+        ("equal_parts", r"device 0 has samples \[20\]; expected 30 numbers"),
+        ("fractions", "the samples of device 0 are float64; expected whole numbers"),
+        ("beyond", "samples range from 600 to 629; expected 0 to 599"),
+        ("shared", "sample 0 is used twice; expected each at most once"),
+        ("raises", r"IndexError: no such label \(test_partition.py, line"),
+        ("missing", "has no missing"),
+    ],
+)
+def test_an_invalid_result_names_the_function(name: str, says: str) -> None:
+    with pytest.raises(SettingError, match=f"^partition.kind {HERE}{name}: .*{says}"):
+        dealt(PartitionSettings(kind=HERE + name), [30, 10])
+
+
+def test_an_unknown_kind_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"kind is 'dirichlett'; did you mean dirichlet\?"):
+        PartitionSettings(kind="dirichlett")
+    with pytest.raises(ValueError, match=r"or package.module:function$"):
+        PartitionSettings(kind="xyzzy")

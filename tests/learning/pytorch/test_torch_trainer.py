@@ -274,3 +274,29 @@ def test_a_model_with_random_numbers_has_the_same_score_each_time(
     one, other = (trainer.score(start, blobs(40)) for _ in range(2))
     assert one == other
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_the_proximal_term_pulls_towards_the_start() -> None:
+    """One step from the start has no term; the second one has prox * (w - start)."""
+    samples, labels = np.random.default_rng(1).normal(size=(4, 3)), np.array([0, 1, 0, 1])
+    split = Split(samples.astype(np.float32), labels)
+    args = {"layers": [3, 2]}
+    results = []
+    for prox, steps in ((0.0, 1), (0.7, 1), (0.0, 2), (0.7, 2)):
+        task = Task(
+            name="t",
+            model="mlp",
+            model_args=args,
+            data="mnist",
+            deadline_s=1.0,
+            prox=prox,
+            optimizer=OptimizerSettings(lr=0.5),
+        )
+        trainer, rng = TorchTrainer(task), np.random.default_rng(1)
+        results.append(trainer.train(trainer.initial(), iter([split] * steps), rng).parameters)
+    one, same, two, pulled = results
+    start = TorchTrainer(task).initial()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, same[name])
+        expected = two[name] - 0.5 * 0.7 * (array - start[name])
+        np.testing.assert_allclose(pulled[name], expected, rtol=1e-5, atol=1e-7)

@@ -83,7 +83,7 @@ class Device:
             certificate=str(self.identity),
             cache=str(cache or self.folder / "cache"),
             module_path=(str(self.folder.parent),),
-            allowed_modules=("tiny_task",),
+            allowed_modules=("tiny_task", "queueing_task"),
             local_data=None if local_data is None else str(local_data),
         )
 
@@ -312,9 +312,9 @@ class AttackedFleet:
         """Start `melisma` as the owner of the orchestrator."""
         return self._lab.melisma(None, "orchestrator", *arguments)
 
-    def send(self, data: bytes, device: Device | None = None) -> bytes:
+    def send(self, data: bytes, device: Device | None = None, timeout_s: float = 2.0) -> bytes:
         """Send bytes over TLS, with the certificate of a device; return what is answered."""
-        with self.open_socket(device) as sock:
+        with self.open_socket(device, timeout_s) as sock:
             answer = b""
             # The orchestrator may close the connection before it has read everything.
             with contextlib.suppress(OSError):
@@ -350,10 +350,18 @@ class AttackedFleet:
         self.learners.append(HonestLearner(settings, log, code, host))
         return self.learners[-1]
 
-    def join(self, name: str, code: str = "") -> Process:
-        """Start `melisma join` on a device, which runs `code` first."""
-        arguments = ["join", self.text, "--name", name, "--allow-module", "tiny_task"]
-        return self._lab.melisma(None, f"join-{name}", *arguments, code=code)
+    def join(self, name: str, code: str = "", *options: str, text: str = "") -> Process:
+        """Start `melisma join` on a device, which runs `code` first, by the join string `text`."""
+        arguments = ["join", text or self.text, "--name", name, "--allow-module", "tiny_task"]
+        return self._lab.melisma(None, f"join-{name}", *arguments, *options, code=code)
+
+    def start(self, name: str, command: list[str]) -> Process:
+        """Start a command on a device."""
+        return self._lab.start(None, f"join-{name}", command)
+
+    def home_of(self, name: str) -> Path:
+        """Return the folder of the state of a device that was started by `join`."""
+        return self.folder / f"home-join-{name}" / "device"
 
     def hostile(self, name: str = "mallory") -> HostileLearner:
         """Enrol a device as which the test calls."""

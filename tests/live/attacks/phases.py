@@ -14,6 +14,7 @@ PHASES: dict[str, tuple[type, str]] = {
     "benchmark": (Agent, "_measure"),
     "fetch model": (Agent, "_train"),
     "fetch shards": (Fetcher, "begin"),
+    "load": (Fetcher, "_read"),
     "train": (Agent, "_train_until_deadline"),
     "upload": (Agent, "_upload"),
     "wait": (Agent, "_upload"),

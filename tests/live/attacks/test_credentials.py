@@ -1,6 +1,7 @@
 """Callers with wrong, used, revoked or borrowed credentials, and what can be learned of tokens."""
 
 import base64
+import contextlib
 import socket
 import stat
 import threading
@@ -114,6 +115,10 @@ def test_nothing_is_sent_to_another_certificate_or_without_tls(tmp_path: Path) -
             assert b"HTTP" not in sock.recv(1000)
         with pytest.raises(AxonError):
             axon.connect(f"http://{plain.host}:{plain.port}", token="t")(deadline_s=5.0).enroll("x")
+        fleet.orchestrator.wait_for("refused a caller from 127.0.0.1: it sent plain HTTP")
+        with socket.create_connection((plain.host, plain.port), 10.0) as sock:
+            sock.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+        fleet.orchestrator.wait_for("the TLS handshake failed: wrong version number")
         received: list[bytes] = []
         port = impostor(tmp_path / "impostor.pem", received)
         prefix = fleet.invitation.fingerprint_prefix
@@ -148,11 +153,12 @@ def impostor(identity: Path, received: list[bytes]) -> int:
 
 
 def test_tokens_are_in_no_file_log_or_command_line_that_others_may_read(tmp_path: Path) -> None:
-    with attacked_fleet(tmp_path, learners=2, cycles=3) as fleet:
-        a, _ = fleet.start_learner("a"), fleet.start_learner("b")
+    with attacked_fleet(tmp_path, learners=3, cycles=3, deadline_s=60.0) as fleet:
+        a, joined = fleet.start_learner("a"), fleet.join("joined")
         running = find_running(fleet.home / "orchestrator")
         assert running is not None
-        fleet.wait_for_cycle(1)
+        anchor = fleet.anchor()
+        assert anchor.at_work.wait(60)
         secrets_ = {
             "join token": fleet.invitation.token.encode(),
             "join string": fleet.text.encode(),
@@ -171,15 +177,32 @@ def test_tokens_are_in_no_file_log_or_command_line_that_others_may_read(tmp_path
                 if secret in content and (name, path.name) not in allowed:
                     leaks.append((name, path))
         assert not leaks
-        own = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        for process in own[1:]:
-            words = "\0".join([*process.cmdline(), *process.environ().values()]).encode()
-            assert not [name for name, secret in secrets_.items() if secret in words]
-        for folder in (fleet.home, fleet.run_folder, *tmp_path.glob("device-*")):
+        processes = list_processes()
+        assert b"\0join\0" + b"*" * len(fleet.text) in processes[joined.pid]
+        for pid, words in processes.items():
+            assert not [name for name in secrets_.keys() - {"key"} if secrets_[name] in words], pid
+        devices = fleet.home_of("joined"), *tmp_path.glob("device-*")
+        for folder in (fleet.home, fleet.run_folder, *devices):
             check_private(folder)
+        anchor.release()
         report = fleet.finish()
-        assert fleet.text not in a.log
-    assert total(report, "a").left == 0
+        assert joined.wait() == 0, joined.text
+        for log in (a.log, joined.text):
+            assert not [name for name, secret in secrets_.items() if secret.decode("latin1") in log]
+    assert total(report, "a").left == total(report, "joined").left == 0
+
+
+def list_processes() -> dict[int, bytes]:
+    """Return the command line of each process, and the environment of those of this test."""
+    own = {process.pid for process in psutil.Process().children(recursive=True)}
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        pid = int(folder.name)
+        # Others may end meanwhile.
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            environment = (folder / "environ").read_bytes() if pid in own else b""
+            found[pid] = (folder / "cmdline").read_bytes() + environment
+    return found
 
 
 def check_private(folder: Path) -> None:

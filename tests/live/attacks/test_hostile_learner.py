@@ -1,26 +1,17 @@
 """A learner with a valid credential that sends what no learner should send."""
 
-import asyncio
-import secrets
-import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
-from melisma.axon.codec.message import MAGIC, PRELUDE
 from melisma.cycle import commands
 from melisma.errors import (
-    BusyError,
     MalformedError,
     RefusedError,
     SupersededError,
     TooLargeError,
-    TooSlowError,
 )
 from melisma.live import protocol
 from melisma.live.plausible import MAX_LOCAL_SHARDS
@@ -29,16 +20,12 @@ from tests.live.attacks.attacked_fleet import (
     FEDERATED,
     GOOD_UPDATE,
     PLAUSIBLE_COSTS,
-    AttackedFleet,
-    HostileLearner,
     attacked_fleet,
     reasons,
     total,
 )
 
 WEIGHT, BIAS = GOOD_UPDATE["weight"], GOOD_UPDATE["bias"]
-MAX_TRACE_BYTES = 400_000
-"""Added to the trace by one learner that comes and goes as often as it can, in six seconds."""
 BAD_UPDATES: dict[str, tuple[dict[str, Any], str]] = {
     "not a number": ({"weight": WEIGHT * np.nan, "bias": BIAS}, "finite"),
     "infinite": ({"weight": WEIGHT * np.inf, "bias": BIAS}, "finite"),
@@ -270,75 +257,3 @@ def test_no_message_speaks_for_another_learner(tmp_path: Path) -> None:
     assert "\x1b" not in output
     assert "\u202e" not in output
     assert r"mallory: victim: \x1b]0;gone\x07\u202eb: left\na: left" in reasons(report)
-
-
-@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
-def test_floods_of_one_learner_do_not_disturb_the_others(tmp_path: Path, count: int) -> None:
-    with attacked_fleet(tmp_path, learners=4, cycles=2, deadline_s=60.0) as fleet:
-        fleet.start_learner("a")
-        fleet.start_learner("b")
-        anchor, mallory = fleet.anchor(), fleet.hostile()
-        mallory.join()
-        assert anchor.at_work.wait(60)
-        before_bytes = fleet.process.memory_info().rss
-        too_large = {"weight": np.zeros(4 << 20, np.float32), "bias": BIAS}
-        for method, *args in (
-            ("upload_update", {}, too_large),
-            ("probe_uplink", too_large),
-            ("report_failure", "x" * 100_000),
-            ("release_shards", 1, list(range(1 << 20))),
-        ):
-            with pytest.raises(TooLargeError):
-                mallory.call(method, *args)
-        with ThreadPoolExecutor(1) as pool:
-            begun = Event()
-            dripped = pool.submit(drip_updates, fleet, mallory, 20, begun)
-            assert begun.wait(60)
-            outcomes = asyncio.run(call_in_parallel(mallory, count))
-            assert outcomes[BusyError] > count / 2
-            assert fleet.process.memory_info().rss - before_bytes < (32 << 20) + count * (100 << 10)
-            statuses = dripped.result()
-        assert statuses[TooSlowError.status] > 0
-        assert statuses[TooSlowError.status] + statuses[BusyError.status] == 20
-        mallory.await_free_call()
-        trace = fleet.run_folder / "trace.jsonl"
-        before_bytes, began_at = trace.stat().st_size, time.monotonic()
-        while time.monotonic() < began_at + 6.0:
-            mallory.session = secrets.token_hex(16)
-            mallory.join()
-            mallory.call("report_failure", "again")
-        assert trace.stat().st_size - before_bytes < MAX_TRACE_BYTES
-        anchor.release()
-        report = fleet.finish()
-    check_honest_learners(report)
-
-
-def drip_updates(
-    fleet: AttackedFleet, mallory: HostileLearner, count: int, begun: Event
-) -> "Counter[int]":
-    """Upload on many connections, a byte a second on each; return the HTTP statuses of the ends."""
-    statuses: Counter[int] = Counter()
-    sockets = [fleet.open_socket(mallory.device, timeout_s=30.0) for _ in range(count)]
-    for sock in sockets:
-        sock.settimeout(1 / count)
-        head = b"POST /rpc/upload_update HTTP/1.1\r\ncontent-length: 400\r\n\r\n"
-        sock.sendall(head + PRELUDE.pack(MAGIC, 400 - PRELUDE.size, 0))
-    begun.set()
-    while sockets:
-        for sock in list(sockets):
-            try:
-                answer = sock.recv(1 << 16)
-            except TimeoutError:
-                sock.sendall(b"A")
-            else:
-                statuses[int(answer.split()[1])] += 1
-                sockets.remove(sock)
-                sock.close()
-    return statuses
-
-
-async def call_in_parallel(mallory: HostileLearner, count: int) -> Counter[type]:
-    """Poll many times at once; return the types of the outcomes."""
-    with mallory.device.connect() as remote:
-        polls = [remote(deadline_s=10.0).aio.poll(mallory.session, None) for _ in range(count)]
-        return Counter(map(type, await asyncio.gather(*polls, return_exceptions=True)))

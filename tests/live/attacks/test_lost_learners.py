@@ -105,6 +105,34 @@ def test_half_of_the_learners_take_over_when_the_others_are_killed_at_once(tmp_p
     assert handed_on(report) == given_to(report, ("c", "d")) != set()
 
 
+def test_half_of_the_learners_return_by_themselves_when_they_were_stopped_at_once(
+    tmp_path: Path,
+) -> None:
+    with attacked_fleet(
+        tmp_path, learners=5, cycles=3, deadline_s=60.0, scheme="proportional"
+    ) as fleet:
+        anchor = fleet.anchor()
+        fleet.start_learner("a")
+        fleet.start_learner("b")
+        victims = {name: start_paused(fleet, name, "train", 0.5) for name in ("c", "d")}
+        for victim in victims.values():
+            wait_for(victim, "begins to train")
+        for victim in victims.values():
+            victim.signal(signal.SIGSTOP)
+        left_s = {name: wait_for_absence(fleet, "train", name) for name in victims}
+        for victim in victims.values():
+            victim.signal(signal.SIGCONT)
+        for name, at_s in left_s.items():
+            wait_for_return(fleet, at_s, name)
+        anchor.release()
+        report = fleet.finish()
+    check_honest_learners(report)
+    for name in victims:
+        assert f"{name}: no sign of life for" in reasons(report)
+        assert total(report, name).left == 1
+        assert total(report, name).counted_visits > 0
+
+
 def given_to(report: Report, names: tuple[str, ...], cycle: int = 1) -> set[int]:
     """Return the shards that learners were given when a cycle began."""
     numbers = {number for number, item in enumerate(report.learners) if item.name in names}
@@ -139,9 +167,12 @@ def test_the_others_go_on_when_a_learner_is_killed_while_it_evaluates(tmp_path: 
         report = fleet.finish(60.0)
     check_honest_learners(report, ("a",))
     assert all(cycle.accuracy is not None for cycle in report.ended_cycles)
-    # Its update of the first cycle counts, and its next work is not done.
+    # Its update of the first cycle counts, and its next work is not done, whether its silence is
+    # noticed before or after the end of that cycle.
     assert "victim: no sign of life for" in reasons(report)
-    assert (total(report, "victim").cycles, total(report, "victim").left) == (2, 1)
+    lost = total(report, "victim")
+    assert (lost.cycles, lost.left + lost.late + lost.dropped) == (2, 1)
+    assert lost.counted_visits == lost.planned_visits / 2
 
 
 @contextmanager
@@ -208,10 +239,7 @@ def test_a_learner_that_was_stopped_or_cut_off_returns_by_itself(
         else:
             host.restore()
         if phase != "benchmark":
-            fleet.wait_for_event(
-                events.LearnersJoined,
-                lambda event: event.names == ("victim",) and event.at_s > at_s,
-            )
+            wait_for_return(fleet, at_s)
         anchor.release()
         report = fleet.finish()
     check_honest_learners(report, ("a",))
@@ -240,8 +268,15 @@ def test_a_line_that_is_cut_for_a_second_disturbs_nothing(tmp_path: Path, phase:
     assert reasons(report) == ""
 
 
-def wait_for_absence(fleet: AttackedFleet, phase: str) -> float:
-    """Wait until the orchestrator has noticed that the victim is gone; return the instant.
+def wait_for_return(fleet: AttackedFleet, at_s: float, name: str = "victim") -> None:
+    """Wait until a learner that had left has joined again."""
+    fleet.wait_for_event(
+        events.LearnersJoined, lambda event: name in event.names and event.at_s > at_s
+    )
+
+
+def wait_for_absence(fleet: AttackedFleet, phase: str, name: str = "victim") -> float:
+    """Wait until the orchestrator has noticed that a learner is gone; return the instant.
 
     It does not notice this of one that has no work.
     """
@@ -249,7 +284,7 @@ def wait_for_absence(fleet: AttackedFleet, phase: str) -> float:
         time.sleep(SHORT_ABSENCE_S)
         return 0.0
     left = fleet.wait_for_event(
-        events.LearnersLeft, lambda event: "victim: no sign of life" in event.reason
+        events.LearnersLeft, lambda event: f"{name}: no sign of life" in event.reason
     )
     at_s: float = left.at_s
     return at_s

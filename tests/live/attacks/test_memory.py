@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from tests.live.attacks.attacked_fleet import HostileLearner, attacked_fleet
 
 MAX_GROWTH_MODELS = 10
 """The model, its mean, and one copy for each thread that writes an update."""
+PATIENT = "from melisma.cycle import learner; learner.MIN_SILENCE_S = learner.MAX_SILENCE_S = 300.0"
+"""Run by the orchestrator: the callers of this test do not poll while they upload."""
 
 
 @pytest.mark.parametrize(
@@ -18,8 +21,9 @@ MAX_GROWTH_MODELS = 10
 def test_memory_is_bounded_while_learners_upload_a_large_model(
     tmp_path: Path, count: int, numbers: int
 ) -> None:
-    sizes = {"model_args": {"numbers": numbers}, "data_args": {"samples": 50 * count}}
-    with attacked_fleet(tmp_path, learners=count, cycles=1, deadline_s=300.0, **sizes) as fleet:
+    task: dict[str, Any] = {"cycles": 1, "deadline_s": 300.0}
+    task |= {"model_args": {"numbers": numbers}, "data_args": {"samples": 50 * count}}
+    with attacked_fleet(tmp_path, learners=count, code=PATIENT, **task) as fleet:
         learners = [fleet.hostile(f"learner-{number}") for number in range(count)]
         for learner in learners:
             learner.join()

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,23 @@ def test_memory_that_is_free_counts(tmp_path: Path, free_kb: int, level: str) ->
 
 
 def test_memory_is_not_known_everywhere(tmp_path: Path) -> None:
-    assert device_checks.check_memory(tmp_path / "missing").level == "ok"
+    """Other systems tell the memory of the machine, but not what is free."""
+
+    def sysconf(pages: int) -> Callable[[str], int]:
+        return lambda name: {"SC_PHYS_PAGES": pages, "SC_PAGE_SIZE": 16384}[name]
+
+    def check(of: Callable[[str], int]) -> Finding:
+        return device_checks.check_memory(tmp_path / "missing", of)
+
+    large = check(sysconf(1 << 20))
+    assert large.level == "ok"
+    assert large.text == "16.0 GB in all; this system does not tell how much is free"
+    assert check(sysconf(1 << 10)).level == "fail"
+
+    def refuse(_: str) -> int:
+        raise ValueError("unrecognized configuration name")
+
+    assert check(refuse).level == "warn"
 
 
 @pytest.mark.parametrize(
@@ -139,16 +156,53 @@ def test_pytorch_is_judged_by_its_own_process(
     code: int, output: bytes, level: str, text: str
 ) -> None:
     done = subprocess.CompletedProcess([], code, output.decode(), "first\nthe last line\n")
-    found = device_checks.check_speed(lambda *_: done)
+    found, *_ = device_checks.check_speed(lambda *_: done)
     assert found.level == level
     assert text in found.text
+
+
+@pytest.mark.parametrize(
+    ("speeds", "driver", "level", "text"),
+    [
+        ('{"cuda":9,"cpu":1}', True, "ok", "cuda, which melisma join uses"),
+        ('{"mps":9,"cpu":1}', False, "ok", "mps, which melisma join uses"),
+        ('{"cpu":1}', False, "ok", "none that PyTorch can use"),
+        (
+            '{"cpu":1}',
+            True,
+            "warn",
+            "PyTorch 2.6 cannot use the NVIDIA GPU of this device: install",
+        ),
+    ],
+)
+def test_a_gpu_has_a_line_of_its_own(
+    tmp_path: Path, speeds: str, driver: bool, level: str, text: str
+) -> None:
+    file = tmp_path / "nvidia0"
+    if driver:
+        file.touch()
+    output = f'{{"torch_version":"2.6","samples_per_s":{speeds}}}'
+    done = subprocess.CompletedProcess([], 0, output, "")
+    _, found = device_checks.check_speed(lambda *_: done, [file])
+    assert (found.check, found.level) == ("gpu", level)
+    assert text in found.text
+
+
+def test_power_that_a_system_does_not_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_checks, "read_battery", lambda: None)
+    for name in ("tells_power", "tells_throttling"):
+        monkeypatch.setattr(device_checks, name, lambda: False)
+    found = {item.check: item.text for item in device_checks.check_power()}
+    assert found["battery"].startswith("not known on this system")
+    assert found["throttling"].startswith("not known on this system")
 
 
 def test_a_pytorch_that_does_not_load_is_a_failure() -> None:
     def run(*_: str) -> "subprocess.CompletedProcess[str]":
         raise subprocess.TimeoutExpired("python", 180)
 
-    assert "too slow" in device_checks.check_speed(run).text
+    (found,) = device_checks.check_speed(run)
+    assert "too slow" in found.text
 
 
 def test_the_speed_of_the_processor_is_measured() -> None:

@@ -101,3 +101,8 @@ def test_an_invalid_share_of_cores_is_refused(share: float) -> None:
 def test_an_invalid_battery_limit_is_refused() -> None:
     with pytest.raises(SettingError, match="--min-battery is 130: use a percentage"):
         UseLimits(min_battery_percent=130)
+
+
+def test_a_battery_limit_is_refused_where_no_battery_can_be_read(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"does not tell its battery.*leave --min-battery out"):
+        UseLimits(min_battery_percent=30, power_supply=tmp_path / "missing")

@@ -10,17 +10,22 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 
+from melisma.axon import create_identity
 from melisma.errors import DataError
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.data.shards import encode_shard
 from melisma.live import training
 from melisma.live.learner.local_data import check_local_data, read_local_data
 from melisma.live.orchestrator.learner_service import METHODS
+from tests.live.attacks.attacked_fleet import FEDERATED, attacked_fleet
+from tests.live.attacks.attacked_fleet import total as fleet_total
 from tests.live.orchestrator.served_run import TASK
 from tests.live.short_run import run_task
 from tests.live.tiny_task import Linear
+from tests.live.tls_recorder import TlsRecorder
 
 ROOT = str(Path(__file__).parents[3])
 MARKER = np.array([0.854, 0.9, 0.7], np.float32)
@@ -217,13 +222,58 @@ def test_nothing_but_updates_and_sums_leaves_a_device(
     with watched(monkeypatch, local_data=f"{__name__}:marked") as proxies:
         report = run_task(work_folder, mode="federated", data_args={"test": 0}, cycles=2)
     assert report.outcome == "finished", report.reason
-    sent = proxies[0].sent
+    check_recording(proxies[0].sent)
+
+
+def check_recording(sent: bytes) -> None:
+    """Assert that a recording is complete, and that only what is agreed was sent."""
     assert leaks(sent) == []
-    # The recording is complete: all calls are there, and the updates by name.
+    # All calls are there, and the updates by name.
     assert b"weight" in sent
     names = {name.decode() for name in re.findall(rb"POST /\S*?(\w+) HTTP/1\.1", sent)}
     assert {"register", "join", "poll", "upload_update", "report_evaluation"} <= names
-    assert names <= set(METHODS)
+    assert names <= {*METHODS, "enroll"}
+
+
+def test_nothing_but_updates_and_sums_leaves_a_device_that_joins_with_a_folder(
+    tmp_path: Path,
+) -> None:
+    """It joins by its command over TLS; its processes have no connection but the recorded ones."""
+    data, folder = marked(300).train, tmp_path / "own-data"
+    folder.mkdir()
+    np.save(folder / "samples.npy", data.samples)
+    np.save(folder / "labels.npy", data.labels)
+    with attacked_fleet(tmp_path, learners=2, cycles=3, deadline_s=60.0, **FEDERATED) as fleet:
+        orchestrator, device = fleet.home / "orchestrator", fleet.home_of("pi")
+        device.mkdir(parents=True, mode=0o700)
+        create_identity(device / "identity.pem")
+        with TlsRecorder(
+            orchestrator / "identity.pem", device / "identity.pem", fleet.invitation
+        ) as recorder:
+            text = str(recorder.join_string)
+            process = fleet.join("pi", "", "--data", str(folder), text=text)
+            anchor = fleet.anchor()
+            assert anchor.at_work.wait(60)
+            ports = connected_ports(process.pid)
+            anchor.release()
+            report = fleet.finish()
+            assert process.wait() == 0, process.text
+        sent = recorder.sent
+    assert report.outcome == "finished", report.reason
+    assert fleet_total(report, "pi").counted_visits > 0
+    assert ports == {recorder.join_string.port}
+    check_recording(sent)
+
+
+def connected_ports(pid: int) -> set[int]:
+    """Return the ports to which a process and its children are connected."""
+    process = psutil.Process(pid)
+    connections = [
+        item
+        for each in (process, *process.children(recursive=True))
+        for item in each.net_connections("inet")
+    ]
+    return {item.raddr.port for item in connections if len(item.raddr)}
 
 
 def test_an_error_on_local_data_is_not_quoted_to_the_orchestrator(

@@ -56,7 +56,9 @@ class ServedRun:
         trainer = tiny_task.Linear(task)
         parts = [np.arange(start, start + 50) for start in range(0, 600, 50)]
         shards = ShardFolder(folder / "shards", Split(train, labels), parts)
-        spec = RunSpec("r1", task, trainer, Split(test, test_labels), bundle=bundle)
+        spec = RunSpec(
+            "r1", task, trainer, trainer.initial(), Split(test, test_labels), bundle=bundle
+        )
         mailboxes = Mailboxes(["a", "b"]) if mailboxes is None else mailboxes
         self.mailboxes = mailboxes
         self.evaluator = evaluator = FederatedEvaluator(mailboxes)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ async def test_a_learner_that_is_silent_or_failed_is_not_ready(open_run: Any) ->
 
 async def test_a_run_begins_after_a_time_with_at_least_one_learner(open_run: Any) -> None:
     run, remote = open_run
-    begin = asyncio.ensure_future(StartCondition(learners=2, until_ready_s=0.0).wait(run.mailboxes))
+    begin = asyncio.ensure_future(StartCondition(learners=2, until_ready=0.0).wait(run.mailboxes))
     await remote.register(0)
     assert not begin.done()
     await remote.join(0, protocol.to_builtins(protocol.JoinRequest("costs")))
@@ -216,7 +217,7 @@ async def test_small_methods_take_small_bodies(served: Any) -> None:
         await remote.report_failure(0, "x" * learner_service.SMALL_BYTES)
 
 
-@pytest.mark.parametrize("settings", [{"learners": 0}, {"until_ready_s": -1.0}])
+@pytest.mark.parametrize("settings", [{"learners": 0}, {"until_ready": -1.0}])
 def test_invalid_conditions_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=r"use \w+ >= "):
         StartCondition(**settings)
@@ -225,5 +226,46 @@ def test_invalid_conditions_are_refused(settings: dict[str, Any]) -> None:
 def test_conditions_are_described() -> None:
     assert str(StartCondition(learners=2)) == "when 2 learners are ready"
     assert str(StartCondition()) == "in 60 s with those that are ready"
-    both = str(StartCondition(learners=1, until_ready_s=30))
+    both = str(StartCondition(learners=1, until_ready=30))
     assert both == "when 1 learner is ready, or in 30 s with those that are ready"
+    assert str(StartCondition(until_ready="23:00")) == "at 23:00 with those that are ready"
+
+
+def test_a_run_begins_at_the_next_such_time_of_day() -> None:
+    now = datetime.now().astimezone()
+    soon = now + timedelta(hours=5)
+    left_s = StartCondition(until_ready=f"{soon:%H:%M}").left_s(now)
+    assert left_s is not None
+    assert 5 * 3600 - 60 <= left_s <= 5 * 3600
+    earlier_s = StartCondition(until_ready=f"{now - timedelta(hours=5):%H:%M}").left_s(now)
+    assert earlier_s is not None
+    assert 18 * 3600 <= earlier_s <= 20 * 3600
+    in_days = StartCondition(until_ready=f"{now + timedelta(days=3):%Y-%m-%d %H:%M}").left_s(now)
+    assert in_days is not None
+    assert in_days > 2 * 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("25:00", "until_ready is '25:00'; expected a time such as \"23:00\""),
+        ("tonight", "or a number of seconds"),
+        ("2020-01-01 12:00", "which is past: use a later time"),
+    ],
+)
+def test_a_time_that_cannot_be_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(SettingError, match=problem):
+        StartCondition(until_ready=text)
+
+
+async def test_a_run_begins_at_its_time_with_those_that_are_ready(
+    open_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, remote = open_run
+    condition = StartCondition(learners=2, until_ready="23:00")
+    monkeypatch.setattr(StartCondition, "left_s", lambda *_: 0.05)
+    begin = asyncio.ensure_future(condition.wait(run.mailboxes))
+    await remote.register(0)
+    await remote.join(0, protocol.to_builtins(protocol.JoinRequest("costs")))
+    await begin
+    assert run.mailboxes.ready == [0]

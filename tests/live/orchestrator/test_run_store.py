@@ -9,7 +9,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from melisma.cycle import commands
+from melisma.fleet.server_settings import ServerSettings
 from melisma.learning.parameters import Layout
+from melisma.learning.server.server_optimizer import ServerOptimizer
 from melisma.learning.update_guard import UpdateGuard
 from melisma.live.orchestrator import run_store
 from melisma.live.orchestrator.run_store import RunStore
@@ -192,3 +194,20 @@ def test_without_a_guard_no_distance_is_computed(
     accept(store, 0, 1, 2.0)
     close_cycle(store, aggregate(1, [0], []))
     assert store.parameters["weight"].tolist() == [2.0] * 4
+
+
+def test_a_rejected_model_takes_the_state_of_the_server_optimiser_with_it(tmp_path: Path) -> None:
+    """Momentum 0.5: a change of 1 is followed by a step of 1.5 if the change was 1 again."""
+    settings = ServerSettings(name="momentum", momentum=0.5)
+    server = ServerOptimizer(settings, ["weight"])
+    store = RunStore(tmp_path, Layout.from_arrays(ZEROS), None, server=server)
+    store.save_initial(ZEROS)
+    for cycle, value in ((1, 1.0), (2, 1e9), (3, 2.0)):
+        store.begin_cycle(cycle)
+        accept(store, 0, cycle, value)
+        close_cycle(store, aggregate(cycle, [0], []))
+        if cycle == 2:
+            store.restore()
+            assert store.parameters["weight"].tolist() == [1.0] * 4
+    assert store.parameters["weight"].tolist() == [2.5] * 4
+    store.close()

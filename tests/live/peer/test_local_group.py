@@ -15,6 +15,7 @@ from melisma.live.peer.node_runner import Progress
 from melisma.peer.algorithms import AetSgd, Algorithm, LocalSgd
 from melisma.peer.group import Peers, PeerSettings
 from melisma.peer.topologies import topology_for
+from melisma.runs.interruption import Cancellation
 from melisma.runs.peer_report import PeerReport
 from melisma.simulation.peers.peer_simulation import simulate_peers
 from tests.live.child_process import launched_processes
@@ -61,6 +62,31 @@ def test_a_run_of_processes_ends_with_models_reports_and_a_picture(folder: Path)
     assert report_json["updates"] == 8
     assert all(set(each) <= {"n0", "n1", "n2"} for each in seen)
     assert launched_processes() == []
+
+
+def test_ctrl_c_keeps_the_models_of_all_nodes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[Cancellation] = []
+
+    class Recorded(Cancellation):
+        def __init__(self) -> None:
+            super().__init__()
+            created.append(self)
+
+    def interrupt(progress: Progress) -> None:
+        if len(progress) == 3 and all(each["steps"] for each in progress.values()):
+            created[0].request()
+
+    monkeypatch.setattr(local_group, "Cancellation", Recorded)
+    said: list[str] = []
+    observer = PeerObserver(log=said.append, progress=interrupt)
+    report = run(AetSgd(learning_rate=0.1), "ring", 3, 10**7, observer=observer)
+    assert [node.outcome for node in report.nodes] == ["cancelled"] * 3
+    assert all(node.steps and node.accuracy is not None for node in report.nodes)
+    models = sorted(path.name for path in (folder / "run" / "models").iterdir())
+    assert models == ["n0.safetensors", "n1.safetensors", "n2.safetensors"]
+    assert "interrupted: each node saves its model and its report" in said
 
 
 def no_picture(*_: object) -> Any:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from melisma import axon
 from melisma.errors import MelismaError, SettingError, UnauthorizedError
 from melisma.live.peer.node_process import run_node
-from melisma.live.peer.node_runner import NodeConfig
+from melisma.live.peer.node_runner import NodeConfig, NodeRunner
 from melisma.peer.algorithms import LocalSgd
 from melisma.peer.group import PeerSettings
 from melisma.runs.peer_report import NodeReport
@@ -47,6 +47,25 @@ def test_no_node_outlives_its_parent(folder: Path) -> None:
     assert (folder / "models" / "n0.safetensors").is_file()
 
 
+def test_the_model_of_a_node_is_saved_before_its_score_is_computed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def score(*_: object) -> None:
+        kept = msgspec.json.decode((folder / "reports" / "n0.json").read_bytes(), type=NodeReport)
+        assert (folder / "models" / "n0.safetensors").is_file()
+        seen.append(kept.outcome)
+
+    monkeypatch.setattr(NodeRunner, "_score", score)
+    settings = PeerSettings(TASK, ROUNDS, 10**9, patience_s=60.0)
+    config = NodeConfig(name="n0", settings=settings, folder=str(folder))
+    stop = threading.Event()
+    stop.set()
+    assert run_node(config, stop=stop).outcome == "cancelled"
+    assert seen == ["cancelled"]
+
+
 class NodeThreads:
     """Nodes as threads; they find each other by addresses unless their configuration differs."""
 
@@ -56,6 +75,7 @@ class NodeThreads:
         self._threads: list[threading.Thread] = []
         self._stops: list[threading.Event] = []
         self._ports: dict[str, int] = {}
+        self.control_token: str | None = None  # of nodes that tell their progress to their owner
 
     def config(self, name: str, *neighbours: str, **options: Any) -> NodeConfig:
         host, port = "http://127.0.0.1", self.port(name)
@@ -115,7 +135,8 @@ class NodeThreads:
     def updates(self, name: str) -> float:
         """Return the updates of a node; 0 while it does not answer."""
         try:
-            with axon.connect(f"http://127.0.0.1:{self.port(name)}", deadline_s=5.0) as remote:
+            address = f"http://127.0.0.1:{self.port(name)}"
+            with axon.connect(address, token=self.control_token, deadline_s=5.0) as remote:
                 updates: float = remote.progress()["updates"]
                 return updates
         except MelismaError:

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from itertools import count
 from math import isnan, nan, sqrt
 from pathlib import Path
 from typing import Any
@@ -343,13 +344,56 @@ def test_a_picture_has_curves_only_where_something_is_trained() -> None:
         ET.fromstring(svg)
 
 
-def test_ctrl_c_ends_the_comparison(blobs: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt_after(runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancel every run after the first ones, as Ctrl-C does."""
+    finished = count()
+
     def interrupted(*given: Any) -> Any:
-        return replace(run(*given), outcome="cancelled")
+        report = run(*given)
+        return report if next(finished) < runs else replace(report, outcome="cancelled")
 
     monkeypatch.setattr(comparison, "run", interrupted)
+
+
+def test_ctrl_c_before_the_first_run_has_finished_ends_the_comparison(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interrupt_after(0, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        compare(blobs, scenarios.make_fleet(), ["dab", "equal"], range(2))
+        compare(scenarios.make_task(), scenarios.make_fleet(), ["dab", "equal"], range(2), TIMING)
+
+
+@pytest.mark.parametrize(("runs", "seeds"), [(1, (0,)), (3, (0, 1)), (4, (0, 1))])
+def test_ctrl_c_keeps_the_finished_runs(
+    runs: int, seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = scenarios.make_task(), scenarios.make_fleet()
+    whole = compare(*files, ["dab", "equal"], range(3), TIMING)
+    interrupt_after(runs, monkeypatch)
+    kept = compare(*files, ["dab", "equal"], range(3), TIMING)
+    assert (kept.interrupted, whole.interrupted) == (True, False)
+    assert kept.runs == whole.runs[:runs]
+    assert kept.seeds == seeds
+    assert kept.as_dict()["interrupted"] is True
+    assert ET.fromstring(kept.plot().svg) is not None
+    # A scheme is not ahead because the other one is still to run.
+    paired = [run for run in kept.runs if kept.runs_of("equal")[-1:] and run.seed == 0]
+    assert (kept.lead is None) == (not paired)
+    if kept.lead:
+        assert kept.lead.first == whole.lead.first if whole.lead else None
+
+
+def test_a_comparison_is_a_table_of_text_and_of_html(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = summarize(runs_of("dab", 1, 2, nan), runs_of("equal", 3, 4, 5))
+    table = both.table()
+    assert table.titles[0] == "scheme"
+    assert [row[0] for row in table.rows] == ["dab", "equal"]
+    lines = str(table).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert repr(table) == str(table)
+    assert table._repr_html_().count("<tr>") == 3
+    assert "<th>scheme</th>" in table._repr_html_()
+    assert both.plot().svg == draw_comparison(both).svg
 
 
 def test_capacity_used_and_time_outside_cycles_are_compared() -> None:

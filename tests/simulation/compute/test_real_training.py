@@ -19,12 +19,14 @@ from melisma.errors import MelismaWarning, RunFailedError
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.rng import Generators
+from melisma.fleet.server_settings import ServerSettings
 from melisma.fleet.task import Task
 from melisma.learning import batched
 from melisma.learning.aggregation import RunningMean, SpooledUpdate, UpdateSpool, weighted_mean
 from melisma.learning.batched import TrainingWork, train_one
 from melisma.learning.parameters import Layout
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
+from melisma.learning.server.server_optimizer import ServerOptimizer
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, encode_step, read_trace
 from melisma.simulation.compute.fork_pool import ForkPool
@@ -547,3 +549,81 @@ def test_a_simulated_model_that_is_not_finite_is_not_kept(monkeypatch: pytest.Mo
     assert report.outcome == "failed"
     assert "not finite" in report.reason
     assert [cycle.rejected for cycle in report.cycles] == [True] * 3
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_the_server_optimiser_steps_once_a_cycle_from_the_mean(name: Any) -> None:
+    """The first step from the same mean; a later one depends on the state, too."""
+    mean = train(make_simulation(cycles=1))
+    stepped = train(make_simulation(cycles=1, server={"name": name}))
+    server = ServerOptimizer(ServerSettings(name=name), ["weight", "bias"])
+    initial = {key: np.zeros_like(array) for key, array in mean.items()}
+    for key, array in server.apply(initial, mean).items():
+        np.testing.assert_allclose(stepped[key], array, rtol=1e-6)
+
+
+def test_restore_returns_the_state_of_the_server_optimiser() -> None:
+    simulation = make_simulation(server={"name": "momentum"})
+    compute = simulation.make_compute()
+    assert isinstance(compute, RealTraining)
+    compute._server.apply(compute.parameters, {**compute.parameters})
+    state = compute._server._state
+    compute._before, compute.parameters = compute.parameters, {**compute.parameters}
+    compute._server.apply(compute._before, {**compute.parameters})
+    assert compute._server._state is not state
+    compute.restore()
+    assert compute._server._state is state
+
+
+@pytest.mark.parametrize("settings", [{}, {"late": "drop"}, {"normalize": True}], ids=str)
+def test_the_mean_as_a_function_of_the_user_gives_the_mean(
+    settings: dict[str, Any], place: Path
+) -> None:
+    (place / "own.py").write_text(
+        "import numpy as np\n"
+        "def mean(updates, weights):\n"
+        "    return {n: np.average(a, axis=0, weights=weights) for n, a in updates.items()}\n"
+    )
+    mean = train(make_simulation(**settings))
+    own = train(make_simulation(aggregation="own:mean", **settings))
+    for name, array in mean.items():
+        np.testing.assert_allclose(own[name], array, rtol=1e-5, atol=1e-7)
+
+
+def test_normalised_changes_weigh_less_after_more_steps() -> None:
+    """Learners with other numbers of steps: another mean; with one learner, the same."""
+    group = [{"count": 1, "samples_per_s": speed, "bandwidth_bps": 1e7} for speed in (90.0, 500.0)]
+    results = []
+    for learners, normalize in (
+        (group, False),
+        (group, True),
+        (group[:1], False),
+        (group[:1], True),
+    ):
+        settings = TASK | {"scheme": "dab", "normalize": normalize, "cycles": 1, "deadline_s": 3.0}
+        task = msgspec.convert(settings | {"simulation": {"work": "train"}}, Task)
+        fleet = build_fleet(msgspec.convert({"group": learners}, FleetTable))
+        results.append(train(prepare(task, fleet, SimulationOptions()))["weight"])
+    assert not np.allclose(results[0], results[1], rtol=1e-3)
+    np.testing.assert_array_equal(results[2], results[3])
+
+
+@pytest.mark.parametrize("optimizer", [{"lr": 0.3}, {"lr": 0.1, "momentum": 0.5}])
+def test_the_proximal_term_is_the_same_in_batched_training(optimizer: dict[str, Any]) -> None:
+    settings = TORCH | {"prox": 1.0, "optimizer": optimizer}
+    one, many = (train(make_simulation(work, **settings)) for work in ("train", "batched"))
+    kept = train(make_simulation("train", **TORCH, prox=1.0, optimizer=optimizer | {"keep": True}))
+    plain = train(make_simulation("train", **TORCH, optimizer=optimizer))
+    for name, array in one.items():
+        np.testing.assert_allclose(array, many[name], rtol=1e-4, atol=2e-6)
+        assert not np.allclose(array, plain[name], rtol=1e-3)
+        assert optimizer.get("momentum") or np.allclose(kept[name], array)
+
+
+def test_a_failing_aggregation_ends_the_run_with_its_error(place: Path) -> None:
+    (place / "broken_own.py").write_text("def broken(updates, weights):\n    return updates\n")
+    simulation = make_simulation(aggregation="broken_own:broken")
+    with pytest.raises(
+        RunFailedError, match=r"aggregation broken_own:broken returned weight with shape"
+    ):
+        run(simulation, place / "out")

@@ -53,7 +53,7 @@ def test_attacks_stand_beside_faults_and_are_written_as_they_are_read() -> None:
     assert parsed[1:] == (Attack("silence", 0, 1.5), Attack("forge", 2, 0.25))
     assert isinstance(parsed[0], Fault)
     assert "; ".join(map(str, parsed)) == text
-    with pytest.raises(SettingError, match="unknown node 3; use 0 to 2"):
+    with pytest.raises(SettingError, match="unknown learner 3; use 0 to 2"):
         parse_faults_and_attacks("forge 3 at 1", 3)
     with pytest.raises(SettingError, match="invalid number"):
         parse_faults_and_attacks("silence 0 at 1.2.3", 3)

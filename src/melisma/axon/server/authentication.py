@@ -1,5 +1,6 @@
 """Authentication of callers: the credentials of a request, and the interface of their check."""
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
@@ -8,6 +9,8 @@ OWNER: Final = "owner"
 """The name of the caller that owns the worker, such as one that sends its secret."""
 ANONYMOUS: Final = "anonymous"
 """The name of all callers if the worker requires no credentials."""
+OnRefused = Callable[[str | None, str], None]
+"""Receives the host of a caller that is refused, None if it is unknown, and the reason."""
 
 
 class Credentials(msgspec.Struct, frozen=True, gc=False):

@@ -18,7 +18,7 @@ import msgspec
 
 from melisma.axon.codec.message import Buffer, Message, buffers_bytes
 from melisma.axon.codec.outcome import JSON_TYPE, Outcome, error_outcome
-from melisma.axon.server.authentication import Credentials
+from melisma.axon.server.authentication import Credentials, OnRefused
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.listener import Listener, Slot, Slots, open_transport
 from melisma.axon.server.receive_budget import ReceiveBudget
@@ -26,6 +26,7 @@ from melisma.axon.transport import eager
 from melisma.axon.transport.asyncio_transport import AsyncioTransport
 from melisma.axon.transport.http import Request, parse_request, response_head
 from melisma.axon.transport.interface import JOIN_BYTES, set_socket_options
+from melisma.axon.transport.tls import describe_failed_handshake
 from melisma.axon.transport.wire import discard, read_bytes, read_message
 from melisma.errors import (
     AxonError,
@@ -149,12 +150,22 @@ AfterExchange = tuple[bool, Callable[[], None] | None]
 
 
 class HttpServer:
-    """Listens and passes each request to the handler."""
+    """Listens and passes each request to the handler.
 
-    def __init__(self, handler: Handler, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
+    ``on_refused`` receives each caller whose TLS handshake fails.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: Limits,
+        tls: ssl.SSLContext | None = None,
+        on_refused: OnRefused = lambda _host, _reason: None,
+    ) -> None:
         self._handler = handler
         self._limits = limits
         self.tls = tls
+        self._on_refused = on_refused
         self._listener: Listener | None = None
         self._slots = Slots(limits.max_connections)
         self._budget = ReceiveBudget(limits.max_receiving_bytes)
@@ -185,7 +196,7 @@ class HttpServer:
         connection.slot = Slot(network, connection)
         self._slots.add(connection.slot)
         protocol = _AcceptedTransport(connection.begin)
-        connection.open(sock, protocol, self.tls)
+        connection.open(sock, protocol, self.tls, self._on_refused)
 
     def _add(self, connection: "_Connection") -> "_Connection":
         self._connections.add(connection)
@@ -325,10 +336,14 @@ class _Connection:
         return None if self._busy else self._idle_since
 
     def open(
-        self, sock: socket.socket, protocol: AsyncioTransport, tls: ssl.SSLContext | None
+        self,
+        sock: socket.socket,
+        protocol: AsyncioTransport,
+        tls: ssl.SSLContext | None,
+        on_refused: OnRefused,
     ) -> None:
         """Connect the transport to an accepted socket, after the TLS handshake if there is one."""
-        self.task = self._loop.create_task(self._open(sock, protocol, tls))
+        self.task = self._loop.create_task(self._open(sock, protocol, tls, on_refused))
         self.task.add_done_callback(lambda _: self._on_opened(sock))
 
     def begin(self, transport: AsyncioTransport) -> None:
@@ -381,10 +396,18 @@ class _Connection:
         self.on_close()
 
     async def _open(
-        self, sock: socket.socket, protocol: AsyncioTransport, tls: ssl.SSLContext | None
+        self,
+        sock: socket.socket,
+        protocol: AsyncioTransport,
+        tls: ssl.SSLContext | None,
+        on_refused: OnRefused,
     ) -> None:
-        with suppress(OSError):  # The handshake failed or took too long.
-            await open_transport(sock, protocol, tls, self._limits.head_s)
+        with suppress(OSError):  # The caller went away, or the handshake took too long.
+            host = str(sock.getpeername()[0])
+            try:
+                await open_transport(sock, protocol, tls, self._limits.head_s)
+            except ssl.SSLError as error:
+                on_refused(host, describe_failed_handshake(error))
 
     def _on_opened(self, sock: socket.socket) -> None:
         if not self._begun:

@@ -107,6 +107,13 @@ def fingerprint(certificate: bytes) -> str:
     return f"sha256:{hashlib.sha256(certificate).hexdigest()}"
 
 
+def describe_failed_handshake(error: ssl.SSLError) -> str:
+    """Return the reason for which the TLS handshake with a client failed."""
+    if error.reason == "HTTP_REQUEST":
+        return "it sent plain HTTP, and only TLS is served here: use an address with https://"
+    return f"the TLS handshake failed: {(error.reason or 'unknown').replace('_', ' ').lower()}"
+
+
 def client_context(pinned: str | None, certificate: Path | None = None) -> ssl.SSLContext:
     """Return a client context that presents the identity in the file ``certificate``.
 

@@ -9,12 +9,8 @@ from rich.text import Text
 
 from melisma.cli.views.table_view import FigureTable
 from melisma.simulation.comparison.comparison import ComparedRun, Comparison, Lead
-from melisma.simulation.comparison.figures import (
-    TIME_FIGURES,
-    WORK_FIGURES,
-    format_interval,
-    is_shown,
-)
+from melisma.simulation.comparison.comparison_table import Columns, build_table
+from melisma.simulation.comparison.figures import TIME_FIGURES, WORK_FIGURES, format_interval
 from melisma.simulation.comparison.interval import Interval
 
 TARGET_ORIGINS = {
@@ -61,6 +57,8 @@ def compare_view(comparison: Comparison) -> RenderableType:
 def lead_line(comparison: Comparison) -> str:
     """Return which scheme was first, or that no lead is significant."""
     lead, goal = comparison.lead, f"reached {comparison.target.accuracy:.2%}"
+    if lead is None and comparison.interrupted:
+        return "interrupted before every scheme had a run on the same seed"
     if lead is None:
         completed = any(run.completed for run in comparison.runs)
         return (
@@ -134,41 +132,21 @@ def _heading(comparison: Comparison) -> str:
     return f"{task.name}: {task.describe_cycles()}, {seeds}"
 
 
-def _table(comparison: Comparison, columns: dict[str, tuple[str, str]]) -> FigureTable:
-    shown = [name for name in columns if is_shown(comparison, name)]
-    cells = [_column(comparison, name, columns[name][1]) for name in shown]
-    titles = ("scheme", *(columns[name][0] for name in shown))
-    return FigureTable(titles, list(zip(comparison.schemes, *cells, strict=True)))
-
-
-def _column(comparison: Comparison, figure: str, unit: str) -> list[str]:
-    intervals = [comparison.interval(scheme, figure) for scheme in comparison.schemes]
-    largest = max((interval.mean for interval in intervals if interval.known), default=0.0)
-    cells = [format_interval(interval, unit, largest) for interval in intervals]
-    if figure != "accuracy_s":
-        return cells
-    never = [_count_never(comparison, scheme) for scheme in comparison.schemes]
-    return [_append_never(*row) for row in zip(cells, intervals, never, strict=True)]
-
-
-def _count_never(comparison: Comparison, scheme: str) -> int:
-    return sum(run.completed and isnan(run.accuracy_s) for run in comparison.runs_of(scheme))
-
-
-def _append_never(cell: str, interval: Interval, never: int) -> str:
-    """Append the number of runs that never reached the accuracy; failed runs are listed apart."""
-    if not never:
-        return cell
-    return f"{cell} ({never} of {interval.count} never)" if interval.known else "never"
+def _table(comparison: Comparison, columns: Columns) -> FigureTable:
+    table = build_table(comparison, columns)
+    return FigureTable(table.titles, list(table.rows))
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Return the target accuracy, faults, and failed runs."""
+    """Return the target accuracy, missing runs, faults, and failed runs."""
     reason = "nothing is trained" if comparison.level == "timing" else "the model has none"
     notes = [f"no accuracy: {reason}"]
     if comparison.target:
         origin = TARGET_ORIGINS[comparison.target.origin]
         notes = [f"target accuracy {comparison.target.accuracy:.2%}: {origin}"]
+    if comparison.interrupted:
+        done, planned = len(comparison.runs), comparison.planned_runs
+        notes.append(f"interrupted: {done} of {planned} runs have finished")
     if len(comparison.seeds) == 1:
         notes.append("one seed, so no confidence intervals")
     notes += [f"with faults ({comparison.faults}) in every run"] if comparison.faults else []

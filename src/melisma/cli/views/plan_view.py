@@ -132,6 +132,7 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
     late, idle = np.flatnonzero(rows.columns["late"]), report["idle"]
     verb = "handed out" if report["hands_out_all"] else "requested"
     lines = [
+        *_sample_lines(report),
         *_total_lines(report),
         f"{format_count(report['handed_out'], 'shard')} {verb}, {shards:,} available"
         + (f"; {format_count(idle, 'learner')} idle" if idle else ""),
@@ -150,6 +151,14 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
     ]
     head = f"{name}: {report['scheme']}, {format_count(len(rows), 'learner')}"
     return Group(Text(head, style="bold"), table, *_unlisted_line(rows, show), *map(Text, lines))
+
+
+def _sample_lines(report: PlanReport) -> list[str]:
+    """Return how many learners a cycle draws, if not all."""
+    drawn = len(report["learners"])
+    learners = format_count(drawn + report["not_drawn"], "learner")
+    line = f"each cycle draws {drawn:,} of {learners}; these are the first cycle's"
+    return [line] if report["not_drawn"] else []
 
 
 def _total_lines(report: PlanReport) -> list[str]:
@@ -226,7 +235,7 @@ def _no_plan_view(report: PlanReport) -> RenderableType:
 
 
 def _awake_lines(report: PlanReport) -> list[str]:
-    count, expected = len(report["learners"]), report["forecast"]
+    count, expected = len(report["learners"]) + report["not_drawn"], report["forecast"]
     start, mean = expected["awake_at_start"] * count, expected["awake_on_average"] * count
     if min(start, mean) == count:
         return []

@@ -10,11 +10,12 @@ from rich.text import Text
 from melisma.cli.views.run_view import format_capacity, format_score
 from melisma.cli.views.table_view import FigureTable, format_count
 from melisma.cycle.events import PHASES
+from melisma.runs.idleness import IdleGroup
 from melisma.runs.report import Report
 from melisma.runs.totals import UNASSIGNED_COUNTS, UNCOUNTED_STATUSES, LearnerTotal
 from melisma.text import visible_part
 
-MAX_LEARNERS, MAX_IDLE = 20, 5
+MAX_LEARNERS, MAX_IDLE, MAX_IDLE_NAMED = 20, 5, 3
 TITLES = (
     *("learner", "shards", "visits", "done", "capacity"),
     *("fetch s", "train s", "upload s"),
@@ -23,9 +24,9 @@ TITLES = (
 
 def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType:
     """Return the summary, with at most `show` learners listed."""
-    first = report.learners[:show]
+    first, usage = report.learners[:show], _usage_titles(report)
     table = (
-        [FigureTable((*TITLES, "missing"), [_row(learner) for learner in first])]
+        [FigureTable((*TITLES, *usage, "missing"), [_row(learner, usage) for learner in first])]
         if report.cycles
         else []
     )
@@ -36,6 +37,7 @@ def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType
         *map(Text, _unlisted_line(report, show)),
         *map(Text, _guard_lines(report)),
         *map(Text, _result_lines(report)),
+        *map(Text, _usage_lines(report)),
         *map(Text, _saved_files(report)),
     )
 
@@ -53,7 +55,26 @@ def _ending_lines(report: Report) -> list[str]:
     return [visible_part(line) for line in (*ending, *left)]
 
 
-def _row(total: LearnerTotal) -> tuple[str, ...]:
+def _usage_titles(report: Report) -> dict[str, str]:
+    """Return the titles of the usage that the fleet gives rates for, with their figures."""
+    totals = report.learners
+    has_energy, has_prices = np.any(totals.joules > 0), np.any(totals.cost != totals.shards)
+    is_known = {"energy J": ("joules", has_energy), "cost": ("cost", has_prices)}
+    return {
+        title: figure
+        for title, (figure, shown) in is_known.items()
+        if shown and not np.isnan(getattr(totals, figure)).all()
+    }
+
+
+def _usage_lines(report: Report) -> list[str]:
+    """Return the energy and the cost of all learners, if the fleet gives rates for them."""
+    parts = {"energy J": f"energy {report.joules:,.1f} J", "cost": f"cost {report.cost:,.6g}"}
+    shown = [parts[title] for title in _usage_titles(report)]
+    return [", ".join(shown)] if shown else []
+
+
+def _row(total: LearnerTotal, usage: dict[str, str]) -> tuple[str, ...]:
     seconds = dict(zip(PHASES, total.phases, strict=True))
     fetch_s = seconds["fetch model"] + seconds["fetch shards"]
     missing = [
@@ -68,8 +89,13 @@ def _row(total: LearnerTotal) -> tuple[str, ...]:
         _format_done(total),
         "-" if isnan(total.capacity_used) else f"{total.capacity_used:.0%}",
         *(f"{value:.1f}" for value in (fetch_s, seconds["train"], seconds["upload"])),
+        *(_format_usage(getattr(total, figure)) for figure in usage.values()),
         ", ".join(missing) or "-",
     )
+
+
+def _format_usage(amount: float) -> str:
+    return "-" if isnan(amount) else f"{amount:,.1f}"
 
 
 def _format_done(total: LearnerTotal) -> str:
@@ -129,6 +155,7 @@ def _result_lines(report: Report) -> list[str]:
         f"{report.fulfilment:.0%} of planned visits done{occupancy}, {staleness}",
         *_late_lines(report),
         *_capacity_lines(report),
+        *_idle_lines(report),
     ]
 
 
@@ -147,6 +174,20 @@ def _capacity_lines(report: Report) -> list[str]:
     first = ", ".join(_cycles_without_work(totals[learner]) for learner in idle[:MAX_IDLE].tolist())
     more = f" and {idle.size - MAX_IDLE:,} more learners" if idle.size > MAX_IDLE else ""
     return [capacity, f"not included: {first}{more}"]
+
+
+def _idle_lines(report: Report) -> list[str]:
+    """Return which learners idled, how much, why, and what to change."""
+    return [visible_part(_idle_line(group)) for group in report.idle]
+
+
+def _idle_line(group: IdleGroup) -> str:
+    """Return the first learners of a group, the number of the others, and the advice."""
+    first = list(zip(group.names, group.shares, strict=True))[:MAX_IDLE_NAMED]
+    names = ", ".join(f"{name} idle {share:.0%}" for name, share in first)
+    if rest := group.count - len(first):
+        names += f" and {format_count(rest, 'more learner')} {group.shares[-1]:.0%} or more"
+    return f"{names}: {group.reason}; {group.change}"
 
 
 def _cycles_without_work(total: LearnerTotal) -> str:

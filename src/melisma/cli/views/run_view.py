@@ -1,10 +1,15 @@
 """The view of a run in progress: the time in the cycle, and the state of each learner.
 
-It shows only what the orchestrator knows: if learners do not disclose progress to the scheme,
-progress is "private" until the update arrives.
+It shows only what the orchestrator may know. If learners do not disclose progress to the scheme,
+that is the number of shards, whether the learner requests files, and whether it has handed in its
+update. A learner that has requested a file within `FETCHING_S` is fetching; it may train as well.
+More than `MAX_LEARNERS` are folded into groups by name, and only outliers are listed.
 """
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import isnan
 
 import numpy as np
@@ -21,35 +26,42 @@ from melisma.runs.progress import RunProgress
 from melisma.text import visible_part
 
 MAX_LEARNERS, MAX_MISSING_NAMED, MAX_MEASURING_NAMED = 20, 5, 3
+MAX_GROUPS, MAX_OUTLIERS = 12, 6
+FETCHING_S = 1.0
+NUMBER_AT_END = re.compile(r"[-_ ]?\d+$")
 MIN_SHARE = 0.005  # of the capacity of all learners, to be printed
 # Problems come first.
 STATES = (
-    *("late", "refused", "dropped", "left", "training"),
-    *("measuring", "waiting", "carried", "counted"),
+    *("late", "refused", "dropped", "left", "training", "fetching"),
+    *("measuring", "joining", "waiting", "carried", "counted"),
 )
-STYLES = {"late": "red", "refused": "red", "dropped": "red", "left": "red", "counted": "green"}
+PROBLEMS = STATES[:4]
+STYLES = dict.fromkeys(PROBLEMS, "red") | {"counted": "green"}
+# Of states that are named otherwise in a status.
+LABELS = {"counted": "handed in"}
 
 
 @dataclass(frozen=True)
 class LearnerRow:
-    """The state of one learner."""
+    """The state of one learner, or of a group."""
 
     name: str
     state: str
-    shards: str = "-"
-    done: str = "-"
+    shards: str = ""
+    done: str = ""
     expected_s: float = float("nan")
     late_s: float = 0.0
 
-    def cells(self) -> tuple[RenderableType, ...]:
-        """Return the cells of the row."""
+    def cells(self, *, private: bool) -> tuple[RenderableType, ...]:
+        """Return the cells of the row; where progress is private, without a prediction."""
+        expected = "" if isnan(self.expected_s) else f"{self.expected_s:.1f} s"
         return (
             Text(self.name),
-            Text(self.state, style=STYLES.get(self.state, "")),
+            Text(LABELS.get(self.state, self.state), style=STYLES.get(self.state, "")),
             self.shards,
             self.done,
-            "-" if isnan(self.expected_s) else f"{self.expected_s:.1f} s",
-            Text(f"{self.late_s:.1f} s", style="red") if self.late_s > 0 else "-",
+            *(() if private else (expected,)),
+            Text(f"{self.late_s:.1f} s", style="red") if self.late_s > 0 else "",
         )
 
 
@@ -66,22 +78,65 @@ class LearnerStates:
     expected_s: Floats
     late_s: Floats
 
-    def first(self) -> Ints:
-        """Return the indices to list: all, or of many those with problems, then the slowest."""
-        if self.learner.size <= MAX_LEARNERS:
-            return np.arange(self.learner.size)
-        longest_s = np.fmax(self.late_s, self.expected_s)
-        return np.lexsort((-longest_s, self.state))[:MAX_LEARNERS]
+    @property
+    def outliers(self) -> Ints:
+        """The indices of learners with problems, the latest first, then of the slowest one."""
+        problems = np.flatnonzero(self.state < len(PROBLEMS))
+        problems = problems[np.lexsort((-self.late_s[problems], self.state[problems]))]
+        if problems.size or not np.isfinite(self.expected_s).any():
+            return problems[:MAX_OUTLIERS]
+        return np.array([np.nanargmax(self.expected_s)])
 
 
-def run_view(progress: RunProgress, now_s: float) -> RenderableType:
-    """Return the view of the run at `now_s`, on the clock of its trace."""
+def run_view(progress: RunProgress, now_s: float, fetching: Collection[int] = ()) -> RenderableType:
+    """Return the view of the run at `now_s`, on the clock of its trace.
+
+    `fetching` are the numbers of learners that have requested a file within `FETCHING_S`.
+    """
     work = _current_assignments(progress)
-    states = _learner_states(progress, work, now_s)
-    rows = [_learner_row(progress, work, states, index) for index in states.first().tolist()]
-    return Group(
-        _heading(progress), _time_line(progress, now_s), _table(rows), *_state_counts(states)
+    states = _learner_states(progress, work, now_s, fetching)
+    shown = range(states.learner.size)
+    groups: list[LearnerRow] = []
+    if states.learner.size > MAX_LEARNERS:
+        groups, shown = _group_rows(progress, work, states), states.outliers.tolist()
+    rows = groups + [_learner_row(progress, work, states, index) for index in shown]
+    table = _table(rows, private=_is_private(progress))
+    return Group(_heading(progress), _time_line(progress, now_s), table)
+
+
+def _is_private(progress: RunProgress) -> bool:
+    return not get_scheme(progress.task.scheme).reports_progress
+
+
+def _group_rows(
+    progress: RunProgress, work: Assignments, states: LearnerStates
+) -> list[LearnerRow]:
+    """Return a row for each group of learners, by name without the number at its end."""
+    names = np.array([_group_name(name) for name in progress.names[states.learner].tolist()])
+    groups, members, counts = np.unique(names, return_inverse=True, return_counts=True)
+    largest = np.argsort(-counts, kind="stable")
+    rows = [
+        _group_row(str(groups[group]), work, states, np.flatnonzero(members == group))
+        for group in largest[:MAX_GROUPS].tolist()
+    ]
+    others = np.flatnonzero(np.isin(members, largest[MAX_GROUPS:]))
+    return rows + ([_group_row("others", work, states, others)] if others.size else [])
+
+
+@lru_cache(maxsize=100_000)
+def _group_name(name: str) -> str:
+    return NUMBER_AT_END.sub("", name) or name
+
+
+def _group_row(name: str, work: Assignments, states: LearnerStates, members: Ints) -> LearnerRow:
+    """Return the number of members in each state and the sum of their shards."""
+    counts = np.bincount(states.state[members], minlength=len(STATES)).tolist()
+    by_state = ", ".join(
+        f"{n:,} {LABELS.get(state, state)}" for n, state in zip(counts, STATES, strict=True) if n
     )
+    rows = states.row[members]
+    shards = int(work.shards[rows[rows >= 0]].sum())
+    return LearnerRow(f"{name} ({members.size:,})", by_state, f"{shards:,}" if shards else "")
 
 
 def cycle_line(cycle: Cycle) -> str:
@@ -190,7 +245,8 @@ def _time_line(progress: RunProgress, now_s: float) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(no_wrap=True)
     grid.add_row(
-        f"{seconds:.1f} of {cycle.deadline_s:g} s, and {cycle.tail_s:.2g} s for late updates",
+        f"{seconds:.1f} of {cycle.deadline_s:g} s ({seconds / cycle.deadline_s:.0%}), and "
+        f"{cycle.tail_s:.2g} s for late updates",
         DeadlineBar(seconds, max(seconds, cycle.deadline_s + cycle.tail_s), cycle.deadline_s),
     )
     return grid
@@ -218,7 +274,9 @@ def _current_assignments(progress: RunProgress) -> Assignments:
     )
 
 
-def _learner_states(progress: RunProgress, work: Assignments, now_s: float) -> LearnerStates:
+def _learner_states(
+    progress: RunProgress, work: Assignments, now_s: float, fetching: Collection[int]
+) -> LearnerStates:
     count = progress.names.size
     learner, row = np.flatnonzero(progress.names != ""), np.full(count, -1)
     row[work.learner] = np.arange(len(work))
@@ -228,6 +286,7 @@ def _learner_states(progress: RunProgress, work: Assignments, now_s: float) -> L
         _state_code("left"),
         np.where(measuring, _state_code("measuring"), _state_code("waiting")),
     )
+    state[~progress.joined.mask(count) & ~left] = _state_code("joining")
     expected_s, late_s = np.full(count, np.nan), np.zeros(count)
     busy = np.flatnonzero(row >= 0)
     if busy.size and progress.current_cycle is not None:
@@ -235,6 +294,8 @@ def _learner_states(progress: RunProgress, work: Assignments, now_s: float) -> L
         late_s[busy], busy_state = _busy_states(work, rows, now_s - end_s, end_s)
         kept = left[busy] | (work.status[rows] == STATUSES.index("left"))
         state[busy] = np.where(kept, state[busy], busy_state)
+        requested = np.isin(np.arange(count), list(fetching))
+        state[requested & (state == _state_code("training"))] = _state_code("fetching")
         expected_s[busy] = work.predicted_s[rows]
     return LearnerStates(
         learner, row[learner], state[learner], expected_s[learner], late_s[learner]
@@ -268,33 +329,23 @@ def _learner_row(
     if states.row[index] < 0:
         return row
     assignment = work[int(states.row[index])]
-    private = not get_scheme(progress.task.scheme).reports_progress
-    return replace(
-        row, shards=str(assignment.shards), done=_format_done(assignment, private=private)
-    )
+    done = _format_done(assignment, private=_is_private(progress))
+    return replace(row, shards=str(assignment.shards), done=done)
 
 
 def _format_done(work: Assignment, *, private: bool) -> str:
     """Return the fraction trained, known from the update, or from progress if disclosed."""
     if private and work.status not in COUNTED:
-        return "private" if work.status == "training" else "-"
+        return ""
     return f"{min(1.0, work.visits / max(work.planned_visits, 1)):.0%}"
 
 
-def _table(rows: list[LearnerRow]) -> Table:
+def _table(rows: list[LearnerRow], *, private: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("learner", overflow="fold")
-    table.add_column("state", no_wrap=True)
-    for title in ("shards", "done", "expected", "late by"):
+    table.add_column("state", overflow="fold")
+    for title in ("shards", "done", *(() if private else ("expected",)), "late by"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*row.cells())
+        table.add_row(*row.cells(private=private))
     return table
-
-
-def _state_counts(states: LearnerStates) -> list[Text]:
-    if states.learner.size <= MAX_LEARNERS:
-        return []
-    counts = np.bincount(states.state, minlength=len(STATES)).tolist()
-    by_state = ", ".join(f"{n} {state}" for n, state in zip(counts, STATES, strict=True) if n)
-    return [Text(f"{MAX_LEARNERS} of {states.learner.size} learners; total: {by_state}")]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from math import inf, nan
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from melisma.fleet.files.fleet_file import (
     HardwareTable,
     NoiseTable,
     PriceTable,
+    SamplesTable,
 )
 from melisma.fleet.files.profiles import PROFILES, Profile
 from melisma.fleet.files.spread import draw_factors
@@ -58,9 +59,10 @@ class TraceError(SettingError):
 
 @dataclass
 class _LearnerBlock:
-    """Learners of one table of the file; `key` is the table's."""
+    """Learners of one table of the file; `key` is the table's, `group` the name of them all."""
 
     key: str
+    group: str
     names: list[str]
     bandwidth_trace: str | None
     discloses: Disclosure
@@ -146,6 +148,7 @@ def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
         threshold=threshold,
         trace_ids=trace_ids,
         traces=traces,
+        groups=_group_learners(parts),
         state_probability=states[0],
         state_compute=states[1],
         state_bandwidth=states[2],
@@ -182,6 +185,15 @@ def _unique_names(parts: Sequence[_LearnerBlock]) -> tuple[str, ...]:
     return names
 
 
+def _group_learners(parts: Sequence[_LearnerBlock]) -> dict[str, range]:
+    """Return the learners of each table by its name; equal names stand for the first."""
+    ends = list(accumulate(len(part.names) for part in parts))
+    groups = dict[str, range]()
+    for part, end in zip(parts, ends, strict=True):
+        groups.setdefault(part.group, range(end - len(part.names), end))
+    return groups
+
+
 def _number_names(name: str, count: int) -> list[str]:
     digits = len(str(count))
     return [f"{name}-{number:0{digits}d}" for number in range(1, count + 1)]
@@ -193,10 +205,13 @@ def _build_single(learner: FleetLearner, count: int, table: FleetTable) -> _Lear
         name: np.full(count, value) for name, value in _hardware_columns(learner, table).items()
     }
     columns["price"] = np.full(count, learner.price)
+    columns["own_samples"] = np.full(count, float(learner.own_samples or nan))
     rows = [(s.probability, s.compute, s.bandwidth) for s in learner.state] or [(1.0, 1.0, 1.0)]
     states = [np.tile(np.array(column), (count, 1)) for column in zip(*rows, strict=True)]
     key = f"learner[{learner.name}]"
-    return _LearnerBlock(key, names, learner.bandwidth_trace, learner.discloses, columns, states)
+    return _LearnerBlock(
+        key, learner.name, names, learner.bandwidth_trace, learner.discloses, columns, states
+    )
 
 
 def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerBlock:
@@ -221,10 +236,11 @@ def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerB
         columns[key] = columns[key] * link_factors * factors(key)
     columns["latency_s"] = columns["latency_s"] * factors("latency_s")
     columns["price"] = _draw_prices(group, group_rng("price"))
+    columns["own_samples"] = _draw_own_samples(group, group_rng("own samples"))
     states = _draw_states(group, group_rng("states"))
     names = _number_names(name, count)
     key = f"group[{group.name or number}]"
-    return _LearnerBlock(key, names, group.bandwidth_trace, group.discloses, columns, states)
+    return _LearnerBlock(key, name, names, group.bandwidth_trace, group.discloses, columns, states)
 
 
 def _draw_prices(group: FleetGroup, rng: np.random.Generator) -> Floats:
@@ -232,6 +248,15 @@ def _draw_prices(group: FleetGroup, rng: np.random.Generator) -> Floats:
         return np.full(group.count, group.price)
     prices = rng.normal(group.price.mean, group.price.sd, group.count)
     return np.clip(prices, group.price.low, group.price.high)
+
+
+def _draw_own_samples(group: FleetGroup, rng: np.random.Generator) -> Floats:
+    """Draw the samples on each device, at least 1; NaN if the group does not give them."""
+    own = group.own_samples
+    if not isinstance(own, SamplesTable):
+        return np.full(group.count, float(own or nan))
+    factors = draw_factors(own.spread, own.distribution, group.count, rng)
+    return np.maximum(np.rint(own.mean * factors), 1.0)
 
 
 def _hardware_columns(device: HardwareTable, table: FleetTable) -> dict[str, float]:

@@ -9,7 +9,15 @@ from melisma.disclosure import Disclosure
 from melisma.errors import suggest
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.files.spread import Distribution, check_spread
-from melisma.fleet.task import NonNegative, NonNegativeInt, Positive, Seed, Table, check_name
+from melisma.fleet.tables import (
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    Seed,
+    Table,
+)
+from melisma.fleet.task import check_name
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
 SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")
@@ -19,6 +27,7 @@ MAX_LEARNERS = 10_000_000
 MemberCount = Annotated[int, Meta(ge=1, le=MAX_LEARNERS)]
 Decibels = Annotated[float, Meta(ge=-300, le=300)]
 Budget = Annotated[float, Meta(ge=0)]
+PriceLimit = Annotated[float, Meta(ge=0)]
 # Shorter times average out within a batch.
 CorrelationTime = Annotated[float, Meta(ge=0.01, le=1e12)]
 
@@ -123,6 +132,7 @@ class FleetLearner(HardwareTable, frozen=True, kw_only=True):
 
     name: str
     price: NonNegative = 1.0
+    own_samples: PositiveInt | None = None
     state: tuple[StateTable, ...] = ()
 
     def __post_init__(self) -> None:
@@ -135,15 +145,15 @@ class FleetLearner(HardwareTable, frozen=True, kw_only=True):
 
 
 class PriceTable(Table, frozen=True, kw_only=True):
-    """Prices drawn from a normal distribution and clipped to a range.
+    """Prices drawn from a normal distribution and clipped to a range; no price is below 0.
 
     `sd` is the standard deviation: 0.5 in the code of the MED study, which prints 0.5 as variance.
     """
 
     mean: NonNegative = 1.0
     sd: NonNegative = 0.5
-    low: NonNegative = 0.1
-    high: NonNegative = 1.5
+    low: NonNegative = 0.0
+    high: PriceLimit = inf
 
     def __post_init__(self) -> None:
         """Raise ValueError if the range is empty."""
@@ -190,6 +200,18 @@ class SpreadTable(Table, frozen=True, kw_only=True):
             check_spread(name, getattr(self, name), self.distribution)
 
 
+class SamplesTable(Table, frozen=True, kw_only=True):
+    """Samples on each device of a group: their mean, and relative standard deviation."""
+
+    mean: Positive
+    spread: NonNegative = 0.0
+    distribution: Distribution = "lognormal"
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if values could reach 0."""
+        check_spread("spread", self.spread, self.distribution)
+
+
 class FleetGroup(HardwareTable, frozen=True, kw_only=True):
     """A number of learners of one kind, with random differences."""
 
@@ -197,6 +219,7 @@ class FleetGroup(HardwareTable, frozen=True, kw_only=True):
     name: str | None = None
     spread: SpreadTable = SpreadTable()
     price: NonNegative | PriceTable = 1.0
+    own_samples: PositiveInt | SamplesTable | None = None
     states: GroupStatesTable | None = None
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from melisma.errors import DataError, SettingError
 from melisma.fleet.sizes import suggest_known
 from melisma.learning.data.images import read_idx, read_png
 from melisma.learning.data.sources import DebianSource, HttpSource, NpmSource, Source, fetch_files
-from melisma.learning.user_code import call_user_code, is_import_path
+from melisma.user_code import call_user_code, is_import_path
 
 # Types with the same meaning on every machine; none of them can execute code.
 PLAIN_DTYPES = (

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from melisma.errors import DataError, SettingError
 from melisma.learning.data.datasets import DataSet, Split, to_dataset
-from melisma.learning.user_code import describe_error
+from melisma.user_code import describe_error
 
 IN_MEMORY = "in memory"
 """The name of such data in a task."""

@@ -4,7 +4,7 @@ In parallelized learning samples are shuffled once by the seed, so that every sh
 distribution of the whole set. In federated learning the fleet sets the number of shards of each
 device, and `partition` their samples: `iid` draws them from the whole set, `sorted` takes two
 ranges of the samples sorted by label, `dirichlet` draws label proportions for each device, which
-are more unequal for smaller `alpha`.
+are more unequal for smaller `alpha`; a function of the user returns the samples of each device.
 """
 
 from typing import Any
@@ -17,7 +17,9 @@ from melisma.errors import SettingError
 from melisma.fleet.array_types import Ints
 from melisma.fleet.rng import generator
 from melisma.fleet.task import PartitionSettings, Task
+from melisma.user_code import describe_error, import_function, is_import_path
 
+PARTITION_KEY = "partition.kind"
 HOLDOUT_EVERY = 10  # one sample in ten is held out where learners evaluate the model
 
 
@@ -37,6 +39,8 @@ def partition_by_sizes(
     """Return `sizes[k]` samples for each device k; no sample is on two devices."""
     if partition.kind == "iid":
         return np.split(rng.permutation(len(labels))[: sizes.sum()], np.cumsum(sizes)[:-1])
+    if is_import_path(partition.kind):
+        return _partition_by_user(labels, sizes, partition.kind, rng)
     if labels.ndim > 1 or labels.dtype.kind == "f":
         raise SettingError(
             f"partition {partition.kind} needs one integer label per sample; found "
@@ -47,11 +51,8 @@ def partition_by_sizes(
     return _partition_dirichlet(labels, sizes, partition.alpha, rng)
 
 
-def partition_shards(task: Task, labels: NDArray[Any], shards: Ints) -> list[list[Ints]]:
-    """Return the samples of each shard of each device; `shards` has the number per device."""
-    sizes = shards * task.shard_samples
-    # The last shard of the last device may be short.
-    sizes[-1] -= max(0, int(sizes.sum()) - len(labels))
+def partition_shards(task: Task, labels: NDArray[Any], sizes: Ints) -> list[list[Ints]]:
+    """Return the samples of each shard of each device; `sizes` has the samples per device."""
     rng = generator(task.seed, "partition")
     devices = partition_by_sizes(labels, sizes, task.partition or PartitionSettings(), rng)
     return [cut_into_shards(samples, task.shard_samples) for samples in devices]
@@ -60,6 +61,36 @@ def partition_shards(task: Task, labels: NDArray[Any], shards: Ints) -> list[lis
 def holdout_mask(samples: int) -> NDArray[np.bool_]:
     """Return which samples of a shard are held out where learners evaluate the model."""
     return np.equal(np.arange(samples) % HOLDOUT_EVERY, HOLDOUT_EVERY - 1)
+
+
+def _partition_by_user(labels: NDArray[Any], sizes: Ints, kind: str, rng: Generator) -> list[Ints]:
+    """Return the checked result of the user's function: an array of samples for each device."""
+    function = import_function(PARTITION_KEY, kind)
+    try:
+        devices = [np.asarray(rows) for rows in function(labels.copy(), sizes.copy(), rng)]
+    except Exception as error:  # The function is the user's.
+        raise SettingError(f"{PARTITION_KEY} {kind}: {describe_error(error)}") from error
+    if problem := _find_problem(devices, sizes, len(labels)):
+        raise SettingError(f"{PARTITION_KEY} {kind}: {problem}")
+    return [rows.astype(np.int64) for rows in devices]
+
+
+def _find_problem(devices: list[NDArray[Any]], sizes: Ints, samples: int) -> str | None:
+    """Return what is wrong with the samples of the devices, or None."""
+    if len(devices) != sizes.size:
+        return f"returned samples of {len(devices)} devices; expected {sizes.size}"
+    for device, (rows, size) in enumerate(zip(devices, sizes.tolist(), strict=True)):
+        if rows.shape != (size,):
+            return f"device {device} has samples {list(rows.shape)}; expected {size} numbers"
+        if size and rows.dtype.kind not in "iu":
+            return f"the samples of device {device} are {rows.dtype}; expected whole numbers"
+    numbers = np.concatenate(devices)
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() < samples:
+        return f"samples range from {numbers.min()} to {numbers.max()}; expected 0 to {samples - 1}"
+    found, counts = np.unique(numbers, return_counts=True)
+    if found.size < numbers.size:
+        return f"sample {found[counts.argmax()]} is used twice; expected each at most once"
+    return None
 
 
 def _partition_sorted(labels: NDArray[Any], sizes: Ints, rng: Generator) -> list[Ints]:

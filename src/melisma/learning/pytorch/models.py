@@ -8,7 +8,7 @@ from torch import Tensor, nn, uint8
 
 from melisma.errors import SettingError
 from melisma.fleet.sizes import suggest_known
-from melisma.learning.user_code import call_user_code, is_import_path
+from melisma.user_code import call_user_code, is_import_path
 
 
 def dense(*widths: int) -> list[nn.Module]:

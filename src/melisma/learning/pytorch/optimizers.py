@@ -111,6 +111,19 @@ def optimizer_for(settings: OptimizerSettings) -> FunctionalOptimizer:
     return OPTIMIZERS[settings.name](settings)
 
 
+def add_proximal_gradient(weights: Sequence[Tensor], origin: Sequence[Tensor], prox: float) -> None:
+    """Add the gradient of prox / 2 * ||weights - origin||**2 (FedProx, Li et al. 2020).
+
+    `origin` are the weights at the beginning of the cycle; stacked weights have one for all.
+    """
+    if not prox:
+        return
+    with torch.no_grad():
+        for weight, start in zip(weights, origin, strict=True):
+            if weight.grad is not None:
+                weight.grad.add_(weight - start, alpha=prox)
+
+
 def is_plain_sgd(settings: OptimizerSettings) -> bool:
     """Whether a step is w (1 - lr weight_decay) - lr g, without state."""
     return OPTIMIZERS[settings.name] is Sgd and not settings.momentum

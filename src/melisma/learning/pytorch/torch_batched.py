@@ -38,7 +38,11 @@ from melisma.learning.batched import (
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.pytorch.models import to_model_input
-from melisma.learning.pytorch.optimizers import optimizer_for
+from melisma.learning.pytorch.optimizers import (
+    add_proximal_gradient,
+    is_plain_sgd,
+    optimizer_for,
+)
 from melisma.learning.pytorch.torch_layers import StackedLayers
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
 
@@ -119,7 +123,9 @@ class LayerwiseModel:
     """Hand-written linear layers and activations; `TypeError` for other layers."""
 
     def __init__(self, trainer: TorchTrainer, settings: OptimizerSettings) -> None:
-        self._layers, self._loss = StackedLayers(trainer.model, settings), trainer.loss
+        fused = is_plain_sgd(settings) and not trainer.prox
+        self._layers = StackedLayers(trainer.model, settings if fused else None)
+        self._loss = trainer.loss
         self.set_weights = self._layers.set_weights
 
     def step(self, batch: StackedBatch) -> Tensor:
@@ -174,7 +180,7 @@ class _Stack:
         start: Sequence[Tensor],
         works: Sequence[TrainingWork],
     ) -> None:
-        self._task, self._trainer = task, trainer
+        self._task, self._trainer, self._start = task, trainer, start
         size = max(1, min(task.batch, max(map(len, works))))
         batch_counts = np.array([_batch_count(work, size) for work in works])
         self._order = np.argsort(-batch_counts, kind="stable")
@@ -209,6 +215,7 @@ class _Stack:
             for batch in self._batches(steps, learners, batch_size):
                 losses.append(model.step(batch))
                 if any(weight.grad is not None for weight in weights):
+                    add_proximal_gradient(weights, self._start, self._trainer.prox)
                     optimizer.step(weights)
                     for weight in weights:
                         weight.grad = None

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from melisma.fleet.task import OptimizerSettings
-from melisma.learning.pytorch.optimizers import is_plain_sgd
 
 ACTIVATIONS = (nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh)
 
@@ -28,9 +27,13 @@ class StackedLayer(Protocol):
 
 
 class StackedLayers:
-    """The layers of a model; `TypeError` if it has unsupported ones."""
+    """The layers of a model; `TypeError` if it has unsupported ones.
 
-    def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
+    With the settings of plain SGD as `fused` a backward pass updates the weights, else it sets
+    their gradients.
+    """
+
+    def __init__(self, model: nn.Module, fused: OptimizerSettings | None) -> None:
         # A model with its own forward may not call its layers in order.
         in_order = type(model).forward is nn.Sequential.forward
         layers = [*model] if in_order and isinstance(model, nn.Sequential) else [model]
@@ -40,7 +43,7 @@ class StackedLayers:
         self._model = [
             (layer, len([*layer.parameters()])) for layer in layers if type(layer) is not nn.Flatten
         ]
-        self._settings = settings
+        self._fused = fused
         self._layers: list[StackedLayer] = []
         self._buffer = self._floats = torch.empty(0)
 
@@ -50,7 +53,7 @@ class StackedLayers:
         for layer, count in self._model:
             own = islice(remaining, count)
             if type(layer) is nn.Linear:
-                self._layers.append(_Linear(self._settings, not self._layers, alike, *own))
+                self._layers.append(_Linear(self._fused, not self._layers, alike, *own))
             else:
                 self._layers.append(_Relu() if type(layer) is nn.ReLU else _Activation(layer))
 
@@ -85,10 +88,16 @@ class StackedLayers:
 
 class _Linear:
     def __init__(
-        self, settings: OptimizerSettings, first: bool, alike: bool, weight: Tensor, *bias: Tensor
+        self,
+        fused: OptimizerSettings | None,
+        first: bool,
+        alike: bool,
+        weight: Tensor,
+        *bias: Tensor,
     ) -> None:
-        self._plain, self._first = is_plain_sgd(settings), first
-        self._lr, self._decay_factor = settings.lr, 1 - settings.lr * settings.weight_decay
+        self._plain, self._first = fused is not None, first
+        if fused is not None:
+            self._lr, self._decay_factor = fused.lr, 1 - fused.lr * fused.weight_decay
         self._own, self._own_bias = weight, bias
         # Views of the same memory, in the form that products need.
         self._weight, self._across = weight.detach(), weight.detach().mT

@@ -19,7 +19,7 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.pytorch.compute_device import ComputeDevice, LossQueue, choose_device
 from melisma.learning.pytorch.models import build_model, to_model_input
-from melisma.learning.pytorch.optimizers import optimizer_for
+from melisma.learning.pytorch.optimizers import add_proximal_gradient, optimizer_for
 from melisma.learning.pytorch.resident_data import ResidentData
 from melisma.learning.trainer import Score, TrainingResult
 
@@ -51,7 +51,7 @@ class TorchTrainer:
         if task.loss == "mse" and task.stop.accuracy is not None:
             raise SettingError("stop.accuracy has no meaning with loss mse; use stop.loss")
         self._task, self.loss = task, LOSSES[task.loss]
-        self._optimizer = optimizer_for(task.optimizer)
+        self._optimizer, self.prox = optimizer_for(task.optimizer), task.prox
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(task.seed)
             self.model = build_model(task.model, task.model_args)
@@ -68,6 +68,11 @@ class TorchTrainer:
         """Return the initial parameters and buffers, such as those of BatchNorm."""
         return {name: array.copy() for name, array in self._initial.items()}
 
+    def trainable(self) -> list[str]:
+        """Return the names of the parameters that training changes; others are averaged."""
+        named = self.model.named_parameters(remove_duplicate=False)
+        return [name for name, weight in named if weight.requires_grad]
+
     def train(
         self,
         parameters: Arrays,
@@ -80,6 +85,7 @@ class TorchTrainer:
             self._optimizer = optimizer_for(self._task.optimizer)
         # Not `self.weights`: a model may replace its parameters when training begins.
         weights = list(self.model.parameters())
+        origin = [weight.detach().clone() for weight in weights] if self.prox else []
         data = ResidentData(self.device, self.samples_tensor, self.labels_tensor)
         with _torch_seeded_by(rng):
             # The first batch is requested when the parameters are loaded.
@@ -91,6 +97,7 @@ class TorchTrainer:
                 # No variable holds the input: memory freed late costs page faults, 5 % of LeNet.
                 loss = self.loss(self.model(_training_input(x)), y)
                 loss.backward()
+                add_proximal_gradient(weights, origin, self.prox)
                 self._optimizer.step(weights)
                 losses.add(loss, len(batch))
             losses.drain()

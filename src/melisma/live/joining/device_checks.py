@@ -25,8 +25,8 @@ from melisma.live.joining.clock_check import (
     measure_clock_difference,
 )
 from melisma.live.joining.speed_probe import SpeedProbe
-from melisma.live.joining.throttling import find_throttling
-from melisma.live.joining.use_limits import PASSIVE_THREADS, read_battery
+from melisma.live.joining.throttling import find_throttling, tells_throttling
+from melisma.live.joining.use_limits import PASSIVE_THREADS, read_battery, tells_power
 from melisma.live.learner.device_identity import DeviceState
 from melisma.live.learner.reach import FailedAddress, ReachedOrchestrator, reach_each
 
@@ -40,6 +40,9 @@ GOOD_DISK_BYTES: Final = 2 << 30
 PROBE_TIMEOUT_S: Final = 180.0
 SPEED_MODULE: Final = "melisma.live.joining.speed_probe"
 REACH_TIMEOUT_S: Final = 5.0
+GPU_FILES: Final = (Path("/dev/nvidia0"), Path("/dev/nvhost-gpu"))
+"""Files of NVIDIA's drivers for desktops and for Jetsons."""
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -76,18 +79,32 @@ def check_packages(names: Sequence[str] = ("numpy", "safetensors", "cryptography
     return Finding("packages", "ok", ", ".join(versions))
 
 
-def check_memory(meminfo: Path = MEMINFO) -> Finding:
-    """Check the memory that is free for a learner."""
+def check_memory(meminfo: Path = MEMINFO, sysconf: Callable[[str], int] = os.sysconf) -> Finding:
+    """Check the memory that is free for a learner; only Linux tells it."""
     try:
         lines = meminfo.read_text().splitlines()
     except OSError:
-        return Finding("memory", "ok", "not known on this system")
+        return _check_total_memory(sysconf)
     sizes = {line.partition(":")[0]: line.partition(":")[2].split() for line in lines}
     total, free = (int(sizes[key][0]) * 1024 for key in ("MemTotal", "MemAvailable"))
-    text = f"{_gigabytes(free)} of {_gigabytes(total)} free"
-    if free < MIN_MEMORY_BYTES:
+    return _judge_memory(free, f"{_gigabytes(free)} of {_gigabytes(total)} free")
+
+
+def _check_total_memory(sysconf: Callable[[str], int]) -> Finding:
+    """Check the memory of the machine, where that which is free is not known."""
+    try:
+        total = sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return Finding("memory", "warn", "not known on this system: a learner needs 0.3 GB")
+    return _judge_memory(
+        total, f"{_gigabytes(total)} in all; this system does not tell how much is free"
+    )
+
+
+def _judge_memory(usable_bytes: int, text: str) -> Finding:
+    if usable_bytes < MIN_MEMORY_BYTES:
         return Finding("memory", "fail", f"{text}: end other programs, PyTorch needs 0.3 GB")
-    if free < GOOD_MEMORY_BYTES:
+    if usable_bytes < GOOD_MEMORY_BYTES:
         return Finding("memory", "warn", f"{text}: enough for small models only")
     return Finding("memory", "ok", text)
 
@@ -128,18 +145,50 @@ def check_clocks(address: str, state: DeviceState, synchronized: bool | None = N
 
 
 def check_power() -> Iterator[Finding]:
-    """Report the battery and signs of throttling."""
+    """Report the battery and signs of throttling, or that this system tells neither."""
     if battery := read_battery():
         power = "with power" if battery.has_power else "on battery"
         yield Finding("battery", "ok", f"{battery.percent:.0f} %, {power}")
+    elif not tells_power():
+        yield Finding(
+            "battery", "ok", "not known on this system: melisma join has no --min-battery"
+        )
     reasons = find_throttling()
     yield from (Finding("throttling", "warn", f"slower: {reason}") for reason in reasons)
+    if not tells_throttling():
+        text = "not known on this system: a slower device is found by its speed alone"
+        yield Finding("throttling", "ok", text)
 
 
-def check_speed(run: Callable[..., "subprocess.CompletedProcess[str]"] | None = None) -> Finding:
+def check_speed(
+    run: RunPython | None = None, gpu_files: Sequence[Path] = GPU_FILES
+) -> list[Finding]:
     """Measure PyTorch on the processor and on GPUs, in a process of its own."""
+    probe = _measure_speed(run or _run_python)
+    if isinstance(probe, Finding):
+        return [probe]
+    speeds = ", ".join(f"{speed:,.0f} on {name}" for name, speed in probe.samples_per_s.items())
+    text = f"PyTorch {probe.torch_version}, samples/s of a small model: {speeds}"
+    return [Finding("speed", "ok", text), _check_gpu(probe, gpu_files)]
+
+
+def _check_gpu(probe: SpeedProbe, gpu_files: Sequence[Path]) -> Finding:
+    """Report the GPU that a learner would use, and one that PyTorch does not find."""
+    if gpus := [name for name in probe.samples_per_s if name != "cpu"]:
+        return Finding("gpu", "ok", f"{gpus[0]}, which melisma join uses unless --device says cpu")
+    if any(path.exists() for path in gpu_files):
+        text = (
+            f"PyTorch {probe.torch_version} cannot use the NVIDIA GPU of this device: install its "
+            "driver and a PyTorch with CUDA, on a Jetson that of NVIDIA"
+        )
+        return Finding("gpu", "warn", text)
+    return Finding("gpu", "ok", "none that PyTorch can use; the processor trains")
+
+
+def _measure_speed(run: RunPython) -> SpeedProbe | Finding:
+    """Return what the process has measured, or what is wrong with PyTorch."""
     try:
-        done = (run or _run_python)(*RUN_MODULE, SPEED_MODULE)
+        done = run(*RUN_MODULE, SPEED_MODULE)
     except subprocess.TimeoutExpired:
         text = f"PyTorch was not loaded within {PROBE_TIMEOUT_S:g} s: this device is too slow"
         return Finding("speed", "fail", text)
@@ -156,11 +205,7 @@ def check_speed(run: Callable[..., "subprocess.CompletedProcess[str]"] | None = 
         return Finding("speed", "fail", text)
     if probe.problem:
         return Finding("speed", "warn", "no PyTorch: pip install 'melisma[torch]' to train with it")
-    speeds = ", ".join(f"{speed:,.0f} on {name}" for name, speed in probe.samples_per_s.items())
-    gpu = "" if len(probe.samples_per_s) > 1 else "; no GPU that PyTorch can use"
-    return Finding(
-        "speed", "ok", f"PyTorch {probe.torch_version}, samples/s of a small model: {speeds}{gpu}"
-    )
+    return probe
 
 
 def check_data(source: str) -> Finding:

@@ -47,6 +47,12 @@ def find_throttling(
     return (*_pi_reasons(vcgencmd()), *_hot_zones(thermal), *_clock_limits(cpus))
 
 
+def tells_throttling(thermal: Path = THERMAL, cpus: Path = CPUS) -> bool:
+    """Return whether this system tells temperatures or clocks at all."""
+    found = (*thermal.glob("thermal_zone*"), *cpus.glob("cpu[0-9]*/cpufreq"))
+    return bool(found) or shutil.which("vcgencmd") is not None
+
+
 def _pi_reasons(answer: str) -> list[str]:
     found = re.search(r"throttled=0x([0-9a-fA-F]+)", answer)
     flags = int(found[1], 16) if found else 0

@@ -258,7 +258,7 @@ class Agent:
             )
 
     def _measure(self, until_at: float) -> None:
-        """Run the benchmark; its costs replace those known before."""
+        """Run the benchmark; its costs replace those known before, corrected by its known bias."""
         with self._fetcher.downlink:
             self._costs = run_subset_benchmark(
                 self._registered,
@@ -268,6 +268,7 @@ class Agent:
                 self._device,
                 until_at,
                 upload=self._probe_uplink,
+                before=self._costs,
             )
         speed = self._task.shard_samples / float(self._costs.train_s.mean)
         self._report(Measured(speed, again=self._probed))

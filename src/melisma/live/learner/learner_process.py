@@ -22,7 +22,6 @@ from melisma.errors import (
     UnreachableError,
     UnregisteredError,
 )
-from melisma.learning.user_code import describe_error
 from melisma.live import protocol
 from melisma.live.learner.agent import Agent
 from melisma.live.learner.connection import Connection
@@ -38,6 +37,7 @@ from melisma.live.learner.device_reports import (
 from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.processes import exit_with_parent
 from melisma.text import visible, visible_lines
+from melisma.user_code import describe_error
 
 MAX_REASON_CHARS: Final = 1000
 NO_WORK: Final = "the run has ended before this device was given work"

@@ -18,7 +18,7 @@ from melisma.learning.data.partition import holdout_mask
 from melisma.learning.data.shards import decode_shard
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import check_model_fits
-from melisma.learning.user_code import (
+from melisma.user_code import (
     DEVICE_SEARCHED,
     call_user_code,
     import_object,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from melisma.cycle.learner import (
     BENCHMARK_FETCH_FRACTION,
     SUBSET_SHARDS,
+    UNKNOWN_BIAS,
     UPLOAD_FRACTION,
     CostHistory,
 )
@@ -37,11 +38,13 @@ def run_subset_benchmark(  # noqa: PLR0913 - the task, the parts of the agent, a
     until_at: float,
     *,
     upload: Callable[[int], None],
+    before: CostHistory | None = None,
 ) -> CostHistory:
     """Measure the costs of a cycle until `until_at`, on at least one shard.
 
     `upload` sends a number of bytes that the orchestrator discards. A trainer is built for the
-    benchmark, so that it does not change optimizer state that is kept.
+    benchmark, so that it does not change optimizer state that is kept. `before` are the costs known
+    so far, whose bias of benchmarks still holds.
     """
     shards = registered.benchmark_shards[:SUBSET_SHARDS]
     began = time.monotonic()
@@ -59,6 +62,7 @@ def run_subset_benchmark(  # noqa: PLR0913 - the task, the parts of the agent, a
         down_s=down_s,
         up_s=up_s,
         rest_s=cost.setup_s.mean,
+        train_bias=UNKNOWN_BIAS if before is None else before.train_bias,
     )
 
 

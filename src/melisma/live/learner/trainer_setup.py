@@ -8,7 +8,6 @@ from typing import Final
 from melisma.cycle.learner import benchmark_s
 from melisma.errors import SettingError
 from melisma.learning.trainer import Trainer
-from melisma.learning.user_code import is_import_path
 from melisma.live.learner.code_limits import (
     WatchedTrainer,
     default_memory_bytes,
@@ -18,6 +17,7 @@ from melisma.live.learner.code_limits import (
 from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.learner.trusted_code import Files, permit_model
 from melisma.live.protocol import RegisterResponse
+from melisma.user_code import is_import_path
 
 BUILD_S: Final = 600.0
 """Time to import and build a model; PyTorch alone takes half a minute on small devices."""

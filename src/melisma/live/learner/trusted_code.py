@@ -21,12 +21,6 @@ from tempfile import mkdtemp
 from typing import Final, Protocol
 
 from melisma.errors import DataError, SettingError
-from melisma.learning.user_code import (
-    DEVICE_SEARCHED,
-    IMPORT_PATH,
-    import_object,
-    is_import_path,
-)
 from melisma.live.code_bundle import (
     MAX_BUNDLE_BYTES,
     MAX_BUNDLE_FILES,
@@ -35,6 +29,12 @@ from melisma.live.code_bundle import (
 )
 from melisma.live.protocol import BundleRef
 from melisma.private_files import make_private_folder, write_private
+from melisma.user_code import (
+    DEVICE_SEARCHED,
+    IMPORT_PATH,
+    import_object,
+    is_import_path,
+)
 
 MAX_BUNDLES: Final = 4
 """Bundles that a device keeps; the one that was not used for the longest time is deleted first."""

@@ -19,20 +19,17 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from melisma.axon import Credentials
-from melisma.axon.server.authentication import ANONYMOUS, OWNER
+from melisma.axon.server.authentication import ANONYMOUS, OWNER, OnRefused
 from melisma.errors import RefusedError, UnauthorizedError
 from melisma.live.join_string import TOKEN_BYTES
 from melisma.live.orchestrator.registry import RESERVED_NAMES, Registry, unique_name
 
 JOINING: Final = "joining:"
 """The start of the name of a caller with a join token; no learner can have such a name."""
-
-OnRefused = Callable[[str | None, str], None]
-"""Receives the host of a caller that is refused, and the reason."""
 
 
 class LearnerTokens:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from melisma.allocation.schemes import get_scheme
 from melisma.axon import Authenticator, Limits, Worker, current_call
+from melisma.axon.server.authentication import OnRefused
 from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
@@ -77,6 +78,9 @@ class EventHandler(Protocol):
     def handle(self, event: events.AnyEvent) -> None:
         """Handle an event."""
 
+    def fail(self, error: Exception) -> None:
+        """End the run with an error."""
+
     def expects(self, learner: int, cycle: int, attempt: int) -> bool:
         """Return whether an update of that assignment would count now."""
 
@@ -112,11 +116,12 @@ class LearnerService:
         host: str = "127.0.0.1",
         port: int = 0,
         tls: bool | Path = False,
+        on_refused: OnRefused = lambda _host, _reason: None,
     ) -> Worker:
         """Return the worker that serves these methods, shards and parameters.
 
         `authenticator` names the caller of each request; those that are no learners of this run
-        are refused.
+        are refused. `on_refused` receives those whose TLS handshake fails.
         """
         limits = Limits(
             max_calls=4 * self._mailboxes.max_learners + 64,
@@ -132,6 +137,7 @@ class LearnerService:
             tls=tls,
             limits=limits,
             files=self._find_file,
+            on_refused=on_refused,
         )
         layout = self._store.layout
         upload_bytes = layout.size_bytes + FIELD_BYTES * len(layout.fields) + SMALL_BYTES
@@ -144,7 +150,7 @@ class LearnerService:
         return worker
 
     def _find_file(self, name: str, caller: str) -> Path | None:
-        self._mailboxes.number(caller)
+        self._mailboxes.on_fetch(self._mailboxes.number(caller))
         if self._spec.bundle is not None and name == self._spec.bundle.file_name:
             return self._store.bundle_path(self._spec.bundle)
         return self._store.path(name)
@@ -439,6 +445,10 @@ class LearnerService:
         except DataError as error:
             name, problem = self._mailboxes[assignment[0]].name, visible(str(error))
             return f"the update of {name} is refused: {problem}"
+        except OSError as error:
+            # The disk is full, for example: no other update can be kept either.
+            self._handler.fail(error)
+            raise
         finally:
             self._receiving.discard(assignment)
         # The update may have become too late, or its learner silent, while it was written.

@@ -132,7 +132,8 @@ class Mailboxes(Sequence[Mailbox]):
     """The mailboxes of all learners of a run, numbered in the order of first registration.
 
     A run with a fleet has a mailbox for each of `names` from the start and no others. Otherwise it
-    `grows`: `max_learners` may register.
+    `grows`: `max_learners` may register. `on_fetch` receives the number of a learner whenever it
+    requests a file.
     """
 
     def __init__(self, names: Iterable[str] = (), max_learners: int | None = None) -> None:
@@ -140,6 +141,7 @@ class Mailboxes(Sequence[Mailbox]):
         self._numbers = {mailbox.name: number for number, mailbox in enumerate(self._items)}
         self.grows, self._max_learners = max_learners is not None, max_learners or len(self._items)
         self.became_ready = asyncio.Event()
+        self.on_fetch: Callable[[int], None] = lambda _learner: None
         self._closed = False
 
     @property

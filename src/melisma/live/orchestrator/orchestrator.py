@@ -113,9 +113,13 @@ class Orchestrator:
         try:
             self._step(event)
         except Exception as error:
-            if not self.finished.done():
-                self.finished.set_exception(error)
+            self.fail(error)
             raise
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error."""
+        if not self.finished.done():
+            self.finished.set_exception(error)
 
     def _step(self, event: events.AnyEvent) -> None:
         """Let the machine decide, record the step, and carry out the commands."""
@@ -236,6 +240,7 @@ class Orchestrator:
         async def work() -> None:
             began = self._loop.time()
             score = await self._score(command.cycle)
+            await asyncio.to_thread(self._store.keep_checkpoint, command.cycle, score)
             self.handle(
                 events.Evaluated(
                     at_s=self.now(),
@@ -292,8 +297,8 @@ class Orchestrator:
 
     def _on_background_done(self, task: "asyncio.Task[None]") -> None:
         self._background.discard(task)
-        if not task.cancelled() and (error := task.exception()) and not self.finished.done():
-            self.finished.set_exception(error)
+        if not task.cancelled() and (error := task.exception()):
+            self.fail(error)
 
 
 HANDLERS: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {

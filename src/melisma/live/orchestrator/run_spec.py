@@ -14,22 +14,17 @@ from melisma.live.code_bundle import CodeBundle
 class RunSpec:
     """A task with its trainer and the samples that models are evaluated on.
 
-    `test` is empty in federated learning without central data. `rates` are the usage rates of the
-    learners, as in `TaskSubmitted`. `bundle` is the source of the task's own model. `counts_from`
-    is the monotonic time from which the total time of the task counts, None for the start of the
-    run. `start` are the parameters to start from, None for those of the trainer.
+        Training starts from `initial`. `test` is empty in federated learning without central data.
+    `rates` are the usage rates of the learners, as in `TaskSubmitted`. `bundle` is the source of
+    the task's own model. `counts_from` is the monotonic time from which the total time of the task
+    counts, None for the start of the run.
     """
 
     run: str
     task: Task
     trainer: Trainer
+    initial: Arrays
     test: Split
     rates: Floats = field(default_factory=lambda: NO_FLOATS)
     bundle: CodeBundle | None = None
     counts_from: float | None = None
-    start: Arrays | None = None
-
-    @property
-    def initial(self) -> Arrays:
-        """The parameters that training starts from."""
-        return self.trainer.initial() if self.start is None else self.start

@@ -3,6 +3,8 @@
 ::
 
     trace.jsonl          every event and command
+    best.safetensors     the best model, on request
+    checkpoints/         the model after each cycle, on request
     model.safetensors    the model after the last cycle that changed it
     updates/             updates that were not averaged yet
     parameters/          the models that learners start from, while their updates can arrive
@@ -12,6 +14,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from melisma.atomic import write_atomic
 from melisma.cycle.commands import Aggregate
 from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.server_settings import ServerSettings
 from melisma.learning.aggregation import (
     SpooledUpdate,
     StartShares,
@@ -31,11 +35,17 @@ from melisma.learning.aggregation import (
     weighted_mean,
 )
 from melisma.learning.data.shards import ShardFolder
+from melisma.learning.own_aggregation import OwnAggregation, UpdateStack
 from melisma.learning.parameters import Arrays, Layout
+from melisma.learning.server.server_optimizer import ServerOptimizer
+from melisma.learning.step_normalization import normalize_changes, step_factors
+from melisma.learning.trainer import Score
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distance, norm_of
 from melisma.live.code_bundle import CodeBundle
+from melisma.live.orchestrator.combined_score import CombinedScore
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
 from melisma.private_files import make_private_folder
+from melisma.runs.checkpoints import Checkpoints
 from melisma.runs.folder import MODEL_FILE, PARAMETERS_FOLDER, UPDATES_FOLDER
 from melisma.runs.trace import Step, TraceFile
 
@@ -55,12 +65,16 @@ class StoredUpdate:
 
 @dataclass(frozen=True)
 class AcceptedUpdate:
-    """A spooled update, the cycle of its assignment, its distance from its start, its visits."""
+    """A spooled update, the cycle of its assignment, and how far it is from its start.
+
+    `steps` are 0 unless the task normalises changes by them.
+    """
 
     update: SpooledUpdate
     cycle: int
     distance: float
     visits: int
+    steps: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +94,9 @@ class RunStore:
     layout: Layout
     shards: ShardFolder | None
     guard: UpdateGuard = field(default_factory=lambda: UpdateGuard("off"))
+    server: ServerOptimizer = field(default_factory=lambda: ServerOptimizer(ServerSettings()))
+    checkpoints: Checkpoints | None = None
+    aggregation: OwnAggregation | None = None
     version: int = 0
     parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -160,19 +177,21 @@ class RunStore:
         The command has all accepted updates whose weight is positive.
         """
         late, cycles = command.late, np.full(command.learners.size, command.cycle)
+        steps = np.concatenate([late.steps, command.steps])
         rows = zip(
             np.concatenate([late.learners, command.learners]).tolist(),
             np.concatenate([late.cycles, cycles]).tolist(),
             np.concatenate([late.attempts, command.attempts]).tolist(),
             np.concatenate([late.weights, command.weights]).tolist(),
             np.concatenate([late.visits, command.visits]).tolist(),
+            steps.tolist() or [0] * (late.learners.size + cycles.size),
             strict=True,
         )
         updates = []
-        for learner, cycle, attempt, weight, visits in rows:
+        for learner, cycle, attempt, weight, visits, made in rows:
             stored = self._accepted.pop((learner, cycle, attempt))
             update = SpooledUpdate(learner, weight, stored.path)
-            updates.append(AcceptedUpdate(update, cycle, stored.distance, visits))
+            updates.append(AcceptedUpdate(update, cycle, stored.distance, visits, made))
         for stored in self._accepted.values():
             stored.path.unlink(missing_ok=True)
         self._accepted.clear()
@@ -185,20 +204,27 @@ class RunStore:
         Return the updates that the guard reduced or left out.
         """
         self._version_before = self.version
-        changes = UpdateChanges(
-            np.array([item.distance for item in updates]),
-            np.array([item.visits for item in updates], np.int64),
+        weights = np.array([item.update.weight for item in updates])
+        steps = np.array([item.steps for item in updates if item.steps], np.int64)
+        factors = step_factors(weights, steps)
+        changes = normalize_changes(
+            UpdateChanges(
+                np.array([item.distance for item in updates]),
+                np.array([item.visits for item in updates], np.int64),
+            ),
+            weights,
+            factors,
         )
         norm = 0.0 if self.guard.rule == "off" else norm_of(self.parameters)
         scales = self.guard.scales(changes, norm)
         scaled = [
-            replace(item, update=replace(item.update, scale=scale))
-            for item, scale in zip(updates, scales.tolist(), strict=True)
+            replace(item, update=replace(item.update, scale=scale * factor))
+            for item, scale, factor in zip(updates, scales.tolist(), factors.tolist(), strict=True)
             if scale > 0
         ]
         if scaled:
             self.guard.record(changes, scales)
-            self._save_mean(cycle, scaled)
+            self._save_aggregate(cycle, scaled)
         for item in updates:
             item.update.path.unlink()
         rows = np.flatnonzero(scales < 1.0).tolist()
@@ -208,8 +234,32 @@ class RunStore:
             scales[rows],
         )
 
-    def _save_mean(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> None:
-        """Average the updates, and save and publish the result as the next version."""
+    def _save_aggregate(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> None:
+        """Aggregate the updates, and save and publish the result as the next version."""
+        if self.aggregation is None:
+            averaged = self._average(cycle, updates)
+        else:
+            averaged = self.aggregation(*self._stack(cycle, updates), self.parameters)
+        self._replace(self.server.apply(self.parameters, averaged))
+
+    def _stack(
+        self, cycle: int, updates: Sequence[AcceptedUpdate]
+    ) -> tuple[dict[str, NDArray[Any]], Floats]:
+        """Return all updates in memory, in the order of learners, and their weights."""
+        ordered = sorted(updates, key=lambda item: (item.update.learner, item.cycle))
+        stack = UpdateStack(self.layout, len(ordered))
+        for row, item in enumerate(ordered):
+            start = self.parameters
+            if item.cycle != cycle:
+                start = self._read_parameters(self._versions[item.cycle])
+            arrays = self.layout.unpack(item.update.path.read_bytes())
+            rows = {name: array[None] for name, array in arrays.items()}
+            scales = np.array([item.update.scale])
+            stack.set(slice(row, row + 1), rows, start, self.parameters, scales)
+        return stack.updates, np.array([item.update.weight for item in ordered])
+
+    def _average(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> dict[str, NDArray[Any]]:
+        """Return the weighted mean, with the changes of late updates."""
         mean = weighted_mean(self.layout, [item.update for item in updates])
         groups = [
             StartShares(
@@ -219,7 +269,7 @@ class RunStore:
             )
             for started, (share, scaled) in _shares_by_cycle(updates).items()
         ]
-        self._replace(add_parameters(mean, self.parameters, groups))
+        return add_parameters(mean, self.parameters, groups)
 
     def _replace(self, parameters: dict[str, NDArray[Any]]) -> None:
         """Save and publish parameters as the next version."""
@@ -230,12 +280,19 @@ class RunStore:
         self._publish(path, content)
         self._delete_old_parameters()
 
+    def keep_checkpoint(self, cycle: int, score: Score | CombinedScore) -> None:
+        """Keep the model of a cycle, if the task asks for it and its loss is finite."""
+        if self.checkpoints is not None and isfinite(score.loss):
+            accuracy = score.accuracy if isfinite(score.accuracy) else None
+            self.checkpoints.keep(cycle, self.parameters, accuracy, score.loss)
+
     def restore(self) -> None:
         """Return to the parameters before the latest average, because its result is of no use."""
         before = self._version_before
         if before == self.version:
             return
         self.guard.forget_last()
+        self.server.undo()
         self._replace(self._read_parameters(before))
         if before == 0:
             (self.folder / MODEL_FILE).unlink()

@@ -16,14 +16,20 @@ import msgspec
 
 from melisma import axon
 from melisma.errors import MelismaError
-from melisma.learning.loaded_task import add_module_path, load_task
+from melisma.learning.loaded_task import add_task_path, load_task
 from melisma.learning.trainer import Trainer
-from melisma.live.peer.node_runner import NodeConfig, Progress
+from melisma.live.peer.node_runner import STOP_GRACE_S, NodeConfig, Progress
 from melisma.live.processes import run_processes
 from melisma.live.training import remove_empty
 from melisma.peer.group import Peers
 from melisma.peer.proofs import NodeKey
-from melisma.runs.folder import LOGS_FOLDER, PICTURE_FILE, REPORTS_FOLDER, create_run_folder
+from melisma.runs.folder import (
+    LOGS_FOLDER,
+    PICTURE_FILE,
+    REPORTS_FOLDER,
+    create_run_folder,
+    naming_kept_files,
+)
 from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.runs.svg import save_picture
@@ -59,13 +65,16 @@ def run_peers(
     Models, reports and a picture are written to `folder`, by default a new one in `runs`. Ctrl-C
     ends the run and keeps partial results.
     """
-    module_folders = add_module_path(peers.settings.task, file)
+    module_folders = add_task_path(peers.settings.task, file)
     # An error that concerns all nodes is raised once, before they start.
     trainer = load_task(peers.settings.task, file).trainer
     default = Path("runs") / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-peers"
     run_folder = create_run_folder(folder or default)
     run = _Run(peers, run_folder, module_folders, score_every, tls, observer or PeerObserver())
-    nodes = run_in_thread(lambda: asyncio.run(run.run(trainer)), run.cancellation, "melisma-peers")
+    with naming_kept_files(run_folder):
+        nodes = run_in_thread(
+            lambda: asyncio.run(run.run(trainer)), run.cancellation, "melisma-peers"
+        )
     report = PeerReport.from_nodes(peers, nodes, simulated=False)
     # The folder was removed if no node started.
     if not run_folder.exists():
@@ -106,13 +115,20 @@ class _Run:
             configs = [self._config(index, address, token) for index in indices]
             logs = self._folder / LOGS_FOLDER
             async with run_processes(
-                configs, logs, self._on_exit, module=NODE_MODULE, trainer=trainer
+                configs,
+                logs,
+                self._on_exit,
+                module=NODE_MODULE,
+                trainer=trainer,
+                grace_s=STOP_GRACE_S,
             ):
                 while len(self._exits) < len(self._names) and not self.cancellation.requested:
                     all_begun = len(self._begun) == len(self._names)
                     await asyncio.sleep(POLL_S if all_begun else START_POLL_S)
                     progress = await asyncio.to_thread(self._poll, address, token)
                     self._observer.progress(progress)
+                if self.cancellation.requested:
+                    self._observer.log("interrupted: each node saves its model and its report")
         remove_empty(self._folder)
         return [self._report(index) for index in indices]
 
@@ -185,5 +201,5 @@ class _Run:
         report = self._read_report(index)
         if report is not None:
             return report
-        reason = self._exits.get(index, "it did not end in time")
+        reason = self._exits.get(index, f"no report within {STOP_GRACE_S:g} s")
         return NodeReport(name=self._names[index], outcome="left", reason=reason)

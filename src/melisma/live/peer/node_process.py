@@ -14,7 +14,7 @@ from melisma.errors import MelismaError, SettingError
 from melisma.learning.loaded_task import load_task
 from melisma.learning.trainer_factory import use_one_thread
 from melisma.live.peer.admission import is_loopback, is_protected
-from melisma.live.peer.node_runner import NodeConfig, NodeRunner, Progress
+from melisma.live.peer.node_runner import STOP_GRACE_S, NodeConfig, NodeRunner, Progress
 from melisma.live.processes import exit_with_parent
 from melisma.peer.group import check_node_name
 from melisma.runs.peer_report import NodeReport
@@ -87,14 +87,14 @@ def main() -> None:
     stop = threading.Event()
 
     def stop_node() -> None:
-        """Stop the node, and give it time to end by itself."""
+        """Stop the node, and give it time to save its model and end by itself."""
         stop.set()
-        time.sleep(config.settings.patience_s)
+        time.sleep(STOP_GRACE_S)
 
     exit_with_parent(before_exit=stop_node)
     try:
         report = run_node(config, stop=stop)
-    except MelismaError as error:
+    except (MelismaError, OSError) as error:
         sys.exit(f"{config.name}: {error}")
     if report.reason:
         sys.exit(f"{config.name}: {report.reason}")

@@ -45,6 +45,8 @@ Progress = Mapping[str, Mapping[str, float]]
 """Figures of nodes by name: steps, iterations, updates, waiting, sent_bytes."""
 GOODBYE_S = 2.0
 """The time that an interrupted node has to say goodbye."""
+STOP_GRACE_S = 30.0
+"""The time that an interrupted node has to save its model, to say goodbye and to score."""
 PROGRESS_S = 0.5
 MAX_WAIT_S = 0.2
 BEGIN_CHECK_S = 0.1
@@ -182,8 +184,14 @@ class NodeRunner:
             self._execute(self._node.start(self._now_s()))
             while not self._outcome:
                 self._run_once()
+            # Scoring takes seconds on a busy machine: the model is on disk before it begins.
+            self._save(self._create_report(self._now_s()))
             self._messenger.flush(self.stop, GOODBYE_S)
-            return self._report()
+            ended_s = self._now_s()
+            self._score()
+            report = self._create_report(ended_s)
+            self._save_report(report)
+            return report
 
     def _log_unknown_addresses(self) -> None:
         config = self.config
@@ -290,8 +298,7 @@ class NodeRunner:
         figures = (self._now_s(), self._node.steps, samples, sent_bytes)
         self._recorder.scores.append(ScorePoint(*figures, score.accuracy, score.loss))
 
-    def _report(self) -> NodeReport:
-        ended_s = self._now_s()
+    def _create_report(self, ended_s: float) -> NodeReport:
         neighbours = self._node.neighbours.values()
         if (
             self._outcome == "finished"
@@ -299,17 +306,23 @@ class NodeRunner:
             and not any(n.incarnation for n in neighbours)
         ):
             self._outcome, self._reason = "alone", "no neighbour ever answered"
-        self._score()
         self._recorder.messages = self._messenger.sent_messages
         self._recorder.sent_bytes = self._messenger.sent_bytes
-        report = self._recorder.report(ended_s, self._outcome, self._reason, self._steps.visits)
+        return self._recorder.report(ended_s, self._outcome, self._reason, self._steps.visits)
+
+    def _save(self, report: NodeReport) -> None:
+        """Write the model and the report to the folder, if there is one."""
+        if self.config.folder is None:
+            return
+        folder = Path(self.config.folder)
+        model = folder / MODELS_FOLDER / f"{report.name}.safetensors"
+        write_atomic(model, save(self._steps.arrays()), mode=0o600)
+        self._save_report(report)
+
+    def _save_report(self, report: NodeReport) -> None:
         if self.config.folder is not None:
-            folder = Path(self.config.folder)
-            model = folder / MODELS_FOLDER / f"{report.name}.safetensors"
-            write_atomic(model, save(self._steps.arrays()), mode=0o600)
-            path = folder / REPORTS_FOLDER / f"{report.name}.json"
+            path = Path(self.config.folder) / REPORTS_FOLDER / f"{report.name}.json"
             write_atomic(path, msgspec.json.encode(report), mode=0o600)
-        return report
 
     def _look_up(self, name: str) -> list[str]:
         """Return addresses of a neighbour on the notice board or the local network."""

@@ -5,23 +5,29 @@ seed by seed, so that effects of a seed on all of them cancel out. A run that fa
 reached the accuracy is counted as such, and left out of the means.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import isclose, isfinite, nan
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from melisma.allocation.schemes import SCHEMES
+from melisma.allocation.schemes import OWN_SCHEME, SCHEMES, get_scheme
 from melisma.errors import SettingError, suggest
 from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.task import Seed, Task, resolve_task
+from melisma.fleet.tables import Seed
+from melisma.fleet.task import Task, resolve_task
 from melisma.learning.given_objects import GivenObjects
 from melisma.runs.report import Report
 from melisma.simulation.comparison.interval import Interval
+from melisma.simulation.fault_sources import FaultSource
+from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import format_faults
+from melisma.simulation.scenario import Scenario
 from melisma.simulation.simulation import (
     NO_OVERRIDES,
     ComputeLevel,
@@ -29,6 +35,11 @@ from melisma.simulation.simulation import (
     prepare,
     run,
 )
+from melisma.user_code import is_import_path
+
+if TYPE_CHECKING:
+    from melisma.runs.svg import Picture
+    from melisma.simulation.comparison.comparison_table import ComparisonTable
 
 TargetOrigin = Literal["asked", "task", "lowest", "none"]
 
@@ -138,6 +149,12 @@ class Comparison:
     target: Target = Target()
     faults: str = ""  # of every run, as text
     has_prices: bool = True  # whether the fleet sets prices or a budget
+    planned_runs: int = 0  # more than there are if the comparison was interrupted
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether runs are missing, because the comparison was interrupted."""
+        return len(self.runs) < self.planned_runs
 
     def runs_of(self, scheme: str) -> tuple[ComparedRun, ...]:
         """Return the runs of a scheme, in the order of seeds."""
@@ -165,8 +182,10 @@ class Comparison:
         """The lead by time to the target; without a target by visits per second or time in cycles.
 
         With extension all cycles last until the deadline, so that their time says nothing. It is
-        None without values.
+        None without values. After an interruption, only seeds count that all schemes have run on.
         """
+        if self.interrupted:
+            return self._without_open_seeds().lead
         figure = "visits_per_s" if self.task.extension else "training_s"
         figure = "accuracy_s" if self.target else figure
         sign = -1.0 if figure in LARGEST_FIRST else 1.0
@@ -185,6 +204,25 @@ class Comparison:
         is_clear = intervals[first].known > intervals[second].known or difference.excludes_zero
         return Lead(figure, first, second, difference, is_clear)
 
+    def _without_open_seeds(self) -> "Comparison":
+        """Return the runs on seeds that all schemes have run on."""
+        counts = Counter(run.seed for run in self.runs)
+        seeds = tuple(seed for seed in self.seeds if counts[seed] == len(self.schemes))
+        runs = tuple(run for run in self.runs if run.seed in seeds)
+        return replace(self, seeds=seeds, runs=runs, planned_runs=len(runs))
+
+    def table(self) -> "ComparisonTable":
+        """Return the figures of all schemes as a table."""
+        from melisma.simulation.comparison.comparison_table import build_table
+
+        return build_table(self)
+
+    def plot(self) -> "Picture":
+        """Draw accuracy over time and the figures of all schemes."""
+        from melisma.simulation.comparison.comparison_picture import draw_comparison
+
+        return draw_comparison(self)
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON; unknown numbers are None."""
         encoded: dict[str, Any] = _encode(
@@ -196,6 +234,7 @@ class Comparison:
                 "deadline_s": self.task.deadline_s,
                 "seeds": self.seeds,
                 "faults": self.faults,
+                "interrupted": self.interrupted,
                 "accuracy": self.target.accuracy,
                 "accuracy_from": self.target.origin,
                 "schemes": [self._scheme_dict(scheme) for scheme in self.schemes],
@@ -214,8 +253,8 @@ class Comparison:
         }
 
     def _values(self, scheme: str, figure: str) -> list[float]:
-        runs = self.runs_of(scheme)
-        return [getattr(run, figure) if run.completed else nan for run in runs]
+        completed = {run.seed: run for run in self.runs_of(scheme) if run.completed}
+        return [getattr(completed.get(seed), figure, nan) for seed in self.seeds]
 
 
 def compare(  # noqa: PLR0913 - task, fleet, schemes, seeds, options, accuracy and watcher
@@ -235,7 +274,8 @@ def compare(  # noqa: PLR0913 - task, fleet, schemes, seeds, options, accuracy a
     `model` and `data` are objects instead of those that the task names, as in `melisma.train`.
 
     Time is measured to `accuracy`, or to the accuracy at which the task stops, or else to the
-    lowest final accuracy of any run.
+    lowest final accuracy of any run. Ctrl-C ends the comparison and keeps the runs that have
+    finished, at least one.
     """
     _check_options(schemes, seeds, options)
     _check_schemes(schemes)
@@ -246,21 +286,46 @@ def compare(  # noqa: PLR0913 - task, fleet, schemes, seeds, options, accuracy a
     for scheme in schemes:
         # Find invalid settings of every scheme before the first run.
         prepared = prepare(task, fleet, replace(options, scheme=scheme, seed=seeds[0]), objects)
-    runs = []
-    for seed, scheme in product(seeds, schemes):
-        settings = replace(options, scheme=scheme, seed=seed)
-        report = run(prepare(task, fleet, settings, objects))
-        if report.outcome == "cancelled":
-            raise KeyboardInterrupt
-        runs.append(ComparedRun.from_report(report))
-        watch(runs[-1])
-    comparison = summarize_runs(read, level, tuple(schemes), tuple(runs), target)
+    settings = [
+        replace(options, scheme=scheme, seed=seed) for seed, scheme in product(seeds, schemes)
+    ]
+    runs = _run_all(lambda options: run(prepare(task, fleet, options, objects)), settings, watch)
+    comparison = summarize_runs(read, level, tuple(schemes), runs, target)
     scenario = prepared.scenario
     return replace(
         comparison,
-        faults=format_faults(scenario.faults),
+        planned_runs=len(settings),
+        faults=_describe_faults(options.faults, scenario),
         has_prices=scenario.fleet.has_prices,
     )
+
+
+def _run_all(
+    simulate_with: Callable[[SimulationOptions], Report],
+    settings: Sequence[SimulationOptions],
+    watch: Callable[[ComparedRun], object],
+) -> tuple[ComparedRun, ...]:
+    """Run all settings in turn; if interrupted, return the finished runs, if there are any."""
+    runs: list[ComparedRun] = []
+    with suppress(KeyboardInterrupt):
+        for options in settings:
+            report = simulate_with(options)
+            if report.outcome == "cancelled":
+                break
+            runs.append(ComparedRun.from_report(report))
+            watch(runs[-1])
+    if not runs:
+        raise KeyboardInterrupt
+    return tuple(runs)
+
+
+def _describe_faults(source: FaultSource, scenario: Scenario) -> str:
+    """Return the faults of all runs as text: that of the caller, as a choice differs by seed."""
+    if isinstance(source, str) and not source.isdecimal():
+        return source
+    if callable(source):
+        return f"by {getattr(source, '__qualname__', source)}"
+    return format_faults(scenario.faults, FaultTargets.of_fleet(scenario.fleet))
 
 
 def _check_options(
@@ -284,16 +349,17 @@ def _check_schemes(schemes: Sequence[str]) -> None:
     if not schemes:
         raise SettingError(f"no scheme to compare; expected some of {', '.join(fit)}")
     for name in schemes:
-        if name not in fit:
+        if name not in fit and not is_import_path(name):
             problem = "cannot run a cycle of one task" if name in SCHEMES else "is unknown"
-            raise SettingError(f"scheme {name!r} {problem}; {suggest(name, fit)}")
+            expected = suggest(name, fit, OWN_SCHEME)
+            raise SettingError(f"scheme {name!r} {problem}; {expected}")
         if schemes.count(name) > 1:
             raise SettingError(f"scheme {name} is named twice; expected each scheme once")
 
 
 def _check_passes(task: Task, schemes: Sequence[str], where: str) -> None:
     for name in schemes:
-        if SCHEMES[name].passes == "fixed" and task.passes is None:
+        if get_scheme(name).passes == "fixed" and task.passes is None:
             raise SettingError(
                 f"{where}task: passes is missing; scheme {name} needs it, such as passes = 1"
             )
@@ -327,10 +393,10 @@ def summarize_runs(
     runs: tuple[ComparedRun, ...],
     target: Target,
 ) -> Comparison:
-    """Return the comparison of runs; each scheme has one run on each seed."""
+    """Return the comparison of runs; each scheme has at most one run on each seed."""
     target = target or _lowest_accuracy(runs)
     timed = tuple(run.with_target(target.accuracy) for run in runs)
-    seeds = tuple(run.seed for run in runs if run.scheme == schemes[0])
+    seeds = tuple(dict.fromkeys(run.seed for run in runs))
     return Comparison(task, level, schemes, seeds, timed, target)
 
 

@@ -22,15 +22,18 @@ from melisma.learning import batched
 from melisma.learning.aggregation import RunningMean, StartShares, add_parameters
 from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import LoadedTask
+from melisma.learning.own_aggregation import OwnAggregation, UpdateStack, find_aggregation
 from melisma.learning.parameters import Arrays, Layout
+from melisma.learning.server.server_optimizer import ServerOptimizer, trainable_arrays
+from melisma.learning.step_normalization import normalize_changes, step_factors
 from melisma.learning.trainer import Trainer, TrainingResult
 from melisma.learning.trainer_factory import one_thread, trainer_cores, trainer_for, use_one_thread
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distances, norm_of
-from melisma.learning.user_code import describe_error
 from melisma.simulation.compute.compute import Averaged, ScoreValues
 from melisma.simulation.compute.fork_pool import ForkPool, can_fork
 from melisma.simulation.compute.sample_index import SampleIndex
 from melisma.simulation.compute.work_record import CycleWork, WeightedWork
+from melisma.user_code import describe_error
 
 # A cycle is summed in up to this many parts, independent of the number of processes, as
 # floating-point sums depend on the order of addition.
@@ -72,11 +75,12 @@ class RealTraining:
         self._train_data, self._test_data = loaded.data.train, loaded.data.test
         if not len(self._test_data):
             self._test_data = _take(self._train_data, index.held_back)
-        start = loaded.start
-        self.parameters: Arrays = loaded.trainer.initial() if start is None else start
+        self.parameters: Arrays = loaded.initial
         self._before: Arrays = self.parameters
         self._layout = Layout.from_arrays(self.parameters)
         self._guard = UpdateGuard(loaded.task.guard)
+        self._aggregation = find_aggregation(loaded.task.aggregation)
+        self._server = ServerOptimizer(loaded.task.server, trainable_arrays(loaded.trainer))
         self._starts: dict[int, Arrays] = {}  # the parameters that recent cycles began with
         self._own_trainers: dict[int, Trainer] = {}
         self._cycles_without_update = 0
@@ -97,21 +101,65 @@ class RealTraining:
             self._starts[cycle] = self.parameters
             # An update that arrives after its last cycle has closed joins the average after that.
             self._starts.pop(cycle - MAX_LATE_CYCLES - 2, None)
-        scales = [np.ones(part.learners.size) for part in parts]
         if not parts:
-            return Averaged(np.empty(0), scales)
-        losses, changes = self._average(cycle, parts, scales)
+            return Averaged(np.empty(0), [])
+        weights = np.concatenate([part.weights for part in parts])
+        factors = step_factors(weights, np.concatenate([part.steps for part in parts]))
+        losses, changes = self._aggregate(cycle, parts, _split_by_part(factors, parts))
+        changes = normalize_changes(changes, weights, factors)
         finite = ~np.isnan(changes.distances)
-        factors = np.ones(finite.size)
-        factors[finite] = self._guard.scales(changes.take(finite), norm_of(self._before))
-        if (factors < 1.0).any():
-            scales = np.split(factors, np.cumsum([part.learners.size for part in parts])[:-1])
+        scales = np.ones(finite.size)
+        scales[finite] = self._guard.scales(changes.take(finite), norm_of(self._before))
+        if (scales < 1.0).any():
             self.parameters = self._before
-            if factors.any():
-                self._average(cycle, parts, scales)
-        self._guard.record(changes.take(finite), factors[finite])
+            if scales.any():
+                self._aggregate(cycle, parts, _split_by_part(scales * factors, parts))
+        self._guard.record(changes.take(finite), scales[finite])
+        if self.parameters is not self._before:
+            self.parameters = self._server.apply(self._before, dict(self.parameters))
         self._trained.clear()
-        return Averaged(losses, scales)
+        return Averaged(losses, _split_by_part(scales, parts))
+
+    def _aggregate(
+        self, cycle: int, parts: Sequence[WeightedWork], scales: list[Floats]
+    ) -> tuple[Floats, UpdateChanges]:
+        """Average, or aggregate by the function of the task, as `_average` says."""
+        if self._aggregation is None:
+            return self._average(cycle, parts, scales)
+        return self._aggregate_stacked(self._aggregation, cycle, parts, scales)
+
+    def _aggregate_stacked(
+        self,
+        aggregation: OwnAggregation,
+        cycle: int,
+        parts: Sequence[WeightedWork],
+        scales: list[Floats],
+    ) -> tuple[Floats, UpdateChanges]:
+        """Aggregate by a function of the user, with all updates in memory."""
+        learners = np.concatenate([part.learners for part in parts])
+        cycles = np.concatenate([np.full(p.learners.size, p.record.cycle) for p in parts])
+        stack, found = UpdateStack(self._layout, learners.size), np.empty(learners.size)
+        losses, first = np.empty(learners.size), 0
+        for part, scale in zip(parts, scales, strict=True):
+            late = part.record.cycle != cycle
+            start = self._starts[part.record.cycle] if late else self._before
+            order = np.argsort(part.learners)
+            work = part.record.of(part.learners[order], part.attempts[order])
+            for indices, result in self._train_blocks(work, start):
+                rows = order[indices]
+                stack.set(first + rows, result.parameters, start, self._before, scale[rows])
+                found[first + rows] = self._distances(result, start)
+                losses[first + rows] = result.loss
+            first += part.learners.size
+        weights = np.concatenate([part.weights for part in parts])
+        used = (np.concatenate(scales) > 0) & ~np.isnan(found)
+        self._check_updates(int(np.isnan(found).sum()), cycle, learners.size, bool(used.any()))
+        if used.any():
+            order = np.lexsort((cycles, learners))
+            order = order[used[order]]
+            self.parameters = aggregation(stack.take(order), weights[order], self._before)
+        visits = np.concatenate([part.visits for part in parts])
+        return losses[cycles == cycle], UpdateChanges(found, visits)
 
     def _average(
         self, cycle: int, parts: Sequence[WeightedWork], scales: list[Floats]
@@ -132,7 +180,8 @@ class RealTraining:
             losses = losses if late else result.losses
             counted = weight * ~np.isnan(result.distances) / total
             groups.append((counted.sum(), counted @ scale, start if late else None))
-        self._check_mean(mean, cycle, sum(part.learners.size for part in parts))
+        updates = sum(part.learners.size for part in parts)
+        self._check_updates(mean.excluded, cycle, updates, bool(mean))
         if mean:
             kept = 1 - mean.excluded_share
             shares = [StartShares(float(a / kept), float(b / kept), s) for a, b, s in groups]
@@ -145,6 +194,7 @@ class RealTraining:
         if self.parameters is not self._before:
             self.parameters = self._before
             self._guard.forget_last()
+            self._server.undo()
 
     def _train_weighted(
         self,
@@ -186,16 +236,16 @@ class RealTraining:
     def _trains_alone(self) -> bool:
         return self._one_by_one or self._task.optimizer.keep
 
-    def _check_mean(self, mean: RunningMean, cycle: int, updates: int) -> None:
+    def _check_updates(self, excluded: int, cycle: int, updates: int, any_left: bool) -> None:
         """Warn if updates are not finite; raise `DataError` if none was for several cycles."""
-        if mean.excluded:
+        if excluded:
             warnings.warn(
-                f"cycle {cycle}: {mean.excluded} of {updates} updates hold numbers that are "
+                f"cycle {cycle}: {excluded} of {updates} updates hold numbers that are "
                 "not finite, and are left out of the mean; optimizer.lr may be too large",
                 MelismaWarning,
                 stacklevel=3,
             )
-        self._cycles_without_update = 0 if mean else self._cycles_without_update + 1
+        self._cycles_without_update = 0 if any_left else self._cycles_without_update + 1
         if self._cycles_without_update == MAX_EMPTY_CYCLES:
             # Live runs refuse such updates, so that the cycle is empty.
             raise DataError(
@@ -216,18 +266,32 @@ class RealTraining:
     def _train_part(self, start: Arrays, part: WorkPart) -> PartResult:
         mean, losses = RunningMean(self._layout), np.empty(part.shares.size)
         found = np.zeros(part.shares.size)
-        learners, most = part.shares.size, batched.SHORT_WORK_FACTOR * batched.STACK_LEARNERS
-        for block in _split_evenly(learners, ceil(learners / most)):
-            for result in self._train_block(part.work.take(block), start):
-                rows = block[result.indices]
-                if self._guard.rule != "off":
-                    found[rows] = distances(result.parameters, start)
-                finite = mean.add(part.shares[rows], result.parameters, part.scales[rows])
-                found[rows[~finite]] = nan
-                losses[rows] = result.loss
-                # Free the memory now, so that the next result reuses it while it is cached.
-                del result
+        for rows, result in self._train_blocks(part.work, start):
+            if self._guard.rule != "off":
+                found[rows] = distances(result.parameters, start)
+            finite = mean.add(part.shares[rows], result.parameters, part.scales[rows])
+            found[rows[~finite]] = nan
+            losses[rows] = result.loss
+            # Free the memory now, so that the next result reuses it while it is cached.
+            del result
         return PartResult(mean, losses, found)
+
+    def _train_blocks(
+        self, work: CycleWork, start: Arrays
+    ) -> Iterator[tuple[Ints, batched.BatchedResults]]:
+        """Yield the results of all learners in blocks, with the rows of each block."""
+        learners, most = work.learners.size, batched.SHORT_WORK_FACTOR * batched.STACK_LEARNERS
+        for block in _split_evenly(learners, ceil(learners / most)):
+            for result in self._train_block(work.take(block), start):
+                yield block[result.indices], result
+                del result
+
+    def _distances(self, result: batched.BatchedResults, start: Arrays) -> Floats:
+        """Return the distance of each update from its start, NaN if it is not finite."""
+        floats = [array for array in result.parameters.values() if array.dtype.kind == "f"]
+        rows = [np.isfinite(array).reshape(len(array), -1).all(axis=1) for array in floats]
+        finite: Floats = np.where(np.logical_and.reduce(rows), 0.0, nan)
+        return finite + (0.0 if self._guard.rule == "off" else distances(result.parameters, start))
 
     def _train_block(self, work: CycleWork, start: Arrays) -> Iterator[batched.BatchedResults]:
         works = self._works(work)
@@ -322,6 +386,11 @@ def _user_code(problem: str) -> Iterator[None]:
 def _split_evenly(count: int, parts: int) -> list[Ints]:
     """Return the numbers below `count` in parts of about equal size."""
     return np.array_split(np.arange(count), parts)
+
+
+def _split_by_part(values: Floats, parts: Sequence[WeightedWork]) -> list[Floats]:
+    """Return the values of all updates by part."""
+    return np.split(values, np.cumsum([part.learners.size for part in parts])[:-1])
 
 
 def _take(split: Split, samples: Ints) -> Split:

@@ -28,11 +28,12 @@ class SampleIndex:
     def from_task(cls, loaded: LoadedTask, fleet: Fleet) -> "SampleIndex":
         """Assign samples to shards exactly as live runs do."""
         task, data = loaded.task, loaded.data
+        sizes = fleet.local_samples(task)
         if task.mode == "parallelized":
             rng = generator(task.seed, "samples")
             shards = shuffle_into_shards(len(data.train), task.shard_samples, rng)
             return cls(shards, NO_ROWS, NO_INTS)
-        devices = partition_shards(task, data.train.labels, fleet.local_shards(task))
+        devices = partition_shards(task, data.train.labels, sizes)
         shards, kept_back = [shard for device in devices for shard in device], []
         if not len(data.test):
             kept_back = [shard[holdout_mask(shard.size)] for shard in shards]

@@ -1,6 +1,6 @@
 """The shards that learners were given in a cycle, until the updates to average are known."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from melisma.cycle import commands
 from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.cycle.ragged import RaggedArray
-from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.array_types import NO_INTS, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +70,17 @@ class WorkRecord:
 
 @dataclass(frozen=True, eq=False)
 class WeightedWork:
-    """Updates of one cycle that are averaged, with their weights and visits."""
+    """Updates of one cycle that are averaged, with their weights and visits.
+
+    `steps` are empty unless the task normalises changes by them.
+    """
 
     record: WorkRecord
     learners: Ints
     attempts: Ints
     weights: Floats
     visits: Ints
+    steps: Ints = field(default_factory=lambda: NO_INTS)
 
 
 class WorkRecords:
@@ -114,13 +118,14 @@ class WorkRecords:
     def updates_to_average(self, command: commands.Aggregate) -> list[WeightedWork]:
         """Return the work of all updates to average: this cycle's, then late ones by cycle."""
         late = command.late
-        parts = [
-            (command.cycle, (command.learners, command.attempts, command.weights, command.visits))
-        ]
+        columns = command.learners, command.attempts, command.weights, command.visits, command.steps
+        parts = [(command.cycle, columns)]
         for cycle in np.unique(late.cycles).tolist():
             rows = late.cycles == cycle
-            columns = late.learners, late.attempts, late.weights, late.visits
-            parts.append((cycle, (*(column[rows] for column in columns),)))
+            steps = late.steps[rows] if late.steps.size else NO_INTS
+            visits = late.visits[rows]
+            columns = late.learners[rows], late.attempts[rows], late.weights[rows], visits, steps
+            parts.append((cycle, columns))
         return [
             WeightedWork(self._record_of(cycle), *columns)
             for cycle, columns in parts

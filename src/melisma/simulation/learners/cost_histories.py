@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 
 from melisma.cycle.events import PARTS
-from melisma.cycle.learner import MIN_SHARD_FRACTION, CostHistory
+from melisma.cycle.learner import MIN_SHARD_FRACTION, UNKNOWN_BIAS, CostHistory
 from melisma.fleet.array_types import Bools, Floats, Ints
 from melisma.fleet.estimates import Estimate
 from melisma.simulation.learners.cycle_timeline import CycleTimeline, Workload
@@ -20,12 +20,15 @@ class CostHistories:
     def __init__(self, learners: int) -> None:
         self.measured = np.zeros(learners, np.bool_)
         self._columns = np.zeros((len(HISTORY_FIELDS), len(PARTS), learners))
-        self._columns[:, PARTS.index("count")] = 1.0
+        self.clear(np.arange(learners))
 
     def clear(self, learners: Ints) -> None:
         """Forget what these learners have measured."""
         self.measured[learners] = False
         self._columns[:, :2, learners], self._columns[:, 2, learners] = 0.0, 1.0
+        bias = self._columns[HISTORY_FIELDS.index("train_bias")]
+        for column, part in zip(bias, parts_of(UNKNOWN_BIAS), strict=True):
+            column[learners] = part
 
     def read(self, learners: Ints) -> CostHistory:
         """Return the history of these learners."""
@@ -36,8 +39,7 @@ class CostHistories:
     def write(self, learners: Ints, history: CostHistory, rows: Bools | slice = ALL) -> None:
         """Replace the history of these learners by the selected rows of another one."""
         for index, name in enumerate(HISTORY_FIELDS):
-            estimate = getattr(history, name)
-            parts = (estimate.mean, estimate.spread, estimate.count)
+            parts = parts_of(getattr(history, name))
             for column, part in zip(self._columns[index], parts, strict=True):
                 column[learners] = part[rows]
 
@@ -51,6 +53,11 @@ class CostHistories:
         after_upload = before_upload.after(up_s=np.where(done.visits > 0, done.up_s, np.nan))
         known = self.measured[learners]
         self.write(learners[known], after_upload, known)
+
+
+def parts_of(estimate: Estimate) -> tuple[Floats, Floats, Floats]:
+    """Return mean, spread and count of an estimate, in the order of `PARTS`."""
+    return estimate.mean, estimate.spread, estimate.count
 
 
 def history_before_upload(

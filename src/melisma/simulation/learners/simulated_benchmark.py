@@ -94,6 +94,7 @@ def _benchmark(
         down_s=measured.down_s,
         up_s=measured.up_s,
         rest_s=np.zeros(learners.size),
+        train_bias=simulated.histories.read(learners).train_bias,
     )
     simulated.histories.record_benchmark(learners, history)
     simulated.free_s[learners] = simulated.sleep.end_s(learners, began_s, measured.busy_s / clock)

@@ -16,6 +16,7 @@ import numpy as np
 
 from melisma.errors import SettingError
 from melisma.peer import messages
+from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import Fault, parse_faults
 
 AttackKind = Literal["silence", "forge"]
@@ -24,7 +25,7 @@ KEY = "key of {}"
 FORGED_KEY = "a key that no node has"
 FORGED_JUMP = 10**6
 _PATTERN = re.compile(
-    r"(?P<kind>silence|forge) (?P<node>[0-9]+) at (?P<at_s>[0-9.]+(?:e[+-]?[0-9]+)?)"
+    r"(?P<kind>silence|forge) (?P<node>[^ ,]+) at (?P<at_s>[0-9.]+(?:e[+-]?[0-9]+)?)"
 )
 
 
@@ -43,23 +44,27 @@ class Attack:
 PeerFault = Fault | Attack
 
 
-def parse_faults_and_attacks(text: str, nodes: int) -> tuple[PeerFault, ...]:
-    """Parse faults and attacks separated by `;`; raise `SettingError` for an invalid one."""
-    return tuple(_parse(part.strip(), nodes) for part in text.split(";") if part.strip())
+def parse_faults_and_attacks(text: str, nodes: FaultTargets | int) -> tuple[PeerFault, ...]:
+    """Parse faults and attacks separated by `;`; raise `SettingError` for an invalid one.
+
+    `nodes` are those that they may name, or their number.
+    """
+    targets = FaultTargets(nodes) if isinstance(nodes, int) else nodes
+    return tuple(_parse(part.strip(), targets) for part in text.split(";") if part.strip())
 
 
-def _parse(text: str, nodes: int) -> PeerFault:
+def _parse(text: str, nodes: FaultTargets) -> PeerFault:
     match = _PATTERN.fullmatch(text)
     if match is None:
         return parse_faults(text, nodes)[0]
     kind: AttackKind = "silence" if match["kind"] == "silence" else "forge"
+    node, *others = nodes.find(text, match["node"])
+    if others:
+        raise SettingError(f"fault {text!r}: {match['node']} are several; expected one node")
     try:
-        attack = Attack(kind, int(match["node"]), float(match["at_s"]))
+        return Attack(kind, node, float(match["at_s"]))
     except ValueError:
         raise SettingError(f"fault {text!r}: invalid number") from None
-    if attack.node >= nodes:
-        raise SettingError(f"fault {text!r}: unknown node {attack.node}; use 0 to {nodes - 1}")
-    return attack
 
 
 def random_attacks(rng: np.random.Generator, nodes: int, until_s: float) -> tuple[Attack, ...]:

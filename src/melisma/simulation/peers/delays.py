@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from melisma.fleet.array_types import Floats
 from melisma.fleet.rng import uniform
-from melisma.fleet.task import NonNegative, Positive, Table
+from melisma.fleet.tables import NonNegative, Positive, Table
 
 
 class Delays(Table, frozen=True, kw_only=True):

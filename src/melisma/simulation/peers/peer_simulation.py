@@ -21,6 +21,7 @@ from melisma.peer.node_state import Outputs
 from melisma.runs.folder import MODELS_FOLDER, PICTURE_FILE, create_run_folder
 from melisma.runs.peer_report import PeerReport
 from melisma.runs.svg import save_picture
+from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import Fault, random_faults
 from melisma.simulation.peers.attacks import (
     KEY,
@@ -138,7 +139,7 @@ def parse_peer_faults(faults: str | int, peers: Peers, delays: Delays) -> tuple[
         until_s = peers.settings.iterations * float(np.mean(delays.step_s))
         attacks = random_attacks(generator(int(faults), "attacks"), count, until_s)
         return (*random_faults(generator(int(faults), "faults"), count, until_s), *attacks)
-    return parse_faults_and_attacks(faults, count)
+    return parse_faults_and_attacks(faults, FaultTargets(count, peers.topology.names))
 
 
 def _update_bytes(peers: Peers) -> int:

@@ -1,8 +1,9 @@
-"""Models and data of the user, imported by `package.module:name`."""
+"""Code of the user, imported by `package.module:name`: models, data, schemes and more."""
 
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,7 @@ from typing import Any
 from melisma.errors import SettingError, suggest
 
 # Code of this package, of Python and of installed packages.
-INSTALLED_PREFIXES = ("<", str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix)
+INSTALLED_PREFIXES = ("<", str(Path(__file__).parent), sys.prefix, sys.base_prefix)
 TASK_SEARCHED = "the folder of the task file, the current folder, installed packages"
 DEVICE_SEARCHED = "the folder in which melisma join was started, installed packages"
 IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):(\w+)")
@@ -20,6 +21,19 @@ IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):(\w+)")
 def is_import_path(name: str) -> bool:
     """Whether a name refers to code of the user rather than to a built-in."""
     return ":" in name
+
+
+def add_module_path(
+    file: str | Path | None = None, others: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Add the folder of the task's file and the current folder to `sys.path`, and return both.
+
+    `others` are folders that come before these.
+    """
+    folders = [Path(file).resolve().parent] if file is not None else []
+    path = tuple(dict.fromkeys(map(str, [*others, *folders, Path.cwd()])))
+    sys.path += [folder for folder in path if folder not in sys.path]
+    return path
 
 
 def import_object(key: str, name: str, searched: str = TASK_SEARCHED) -> Any:
@@ -43,13 +57,19 @@ def import_object(key: str, name: str, searched: str = TASK_SEARCHED) -> Any:
     return getattr(module, attribute)
 
 
-def call_user_code(key: str, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Import the object of that name, call it, and return the result."""
-    target = import_object(key, name)
+def import_function(key: str, name: str) -> Callable[..., Any]:
+    """Import the function or class of that name."""
+    target: Callable[..., Any] = import_object(key, name)
     if not callable(target):
         raise SettingError(
             f"{key} {name} is a {type(target).__name__}; expected something that can be called"
         )
+    return target
+
+
+def call_user_code(key: str, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Import the object of that name, call it, and return the result."""
+    target = import_function(key, name)
     try:
         return target(*args, **kwargs)
     except Exception as error:  # The code is the user's.

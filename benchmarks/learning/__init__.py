@@ -1,0 +1,1 @@
+"""What ways to aggregate give on data that is not alike."""
