@@ -65,7 +65,8 @@ def main() -> None:
 def _train(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     from melisma.cycle.commands import Dispatch
     from melisma.cycle.events import Evaluated
-    from melisma.live.training import train
+    from melisma.live.preparation import prepare
+    from melisma.live.training import run
 
     fleet, task = folder / "fleet.toml", folder / "task.toml"
     if isinstance(job["fleet"], int):
@@ -92,7 +93,7 @@ def _train(job: dict[str, Any], folder: Path) -> dict[str, Any]:
             pid = learner_pids[kill.learner]
             threading.Timer(kill.after_s, os.kill, (pid, signal.SIGKILL)).start()
 
-    report = train(task, fleet, folder=folder / "run", watch=watch)
+    report = run(prepare(task, fleet, folder=folder / "run"), watch=watch)
     return {
         "outcome": report.outcome,
         "reason": report.reason,

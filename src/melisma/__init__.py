@@ -37,7 +37,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "CycleResult",
+    "Fleet",
     "Report",
+    "SimulationOptions",
+    "Task",
     "__version__",
     "allocation",
     "axon",
@@ -61,18 +65,25 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from melisma import allocation, axon, errors, fleet, peer, runs, simulation, testing
+    from melisma.fleet.fleet import Fleet
+    from melisma.fleet.task import Task
     from melisma.learning.evaluation import evaluate
     from melisma.live.orchestration import orchestrate
     from melisma.live.peer.local_group import run_peers
     from melisma.live.training import train
+    from melisma.runs.cycle_result import CycleResult
     from melisma.runs.report import Report
     from melisma.simulation.comparison.comparison import compare
     from melisma.simulation.peers.peer_simulation import simulate_peers
-    from melisma.simulation.simulation import simulate
+    from melisma.simulation.simulation import SimulationOptions, simulate
     from melisma.simulation.sizing.sizing import size
 else:
     _FROM = {
+        "CycleResult": "runs.cycle_result",
+        "Fleet": "fleet.fleet",
         "Report": "runs.report",
+        "SimulationOptions": "simulation.simulation",
+        "Task": "fleet.task",
         "evaluate": "learning.evaluation",
         "compare": "simulation.comparison.comparison",
         "orchestrate": "live.orchestration",

@@ -23,10 +23,15 @@ def is_import_path(name: str) -> bool:
     return ":" in name
 
 
-def add_module_path(file: str | Path | None = None) -> tuple[str, ...]:
-    """Add the folder of the task's file and the current folder to `sys.path`, and return both."""
+def add_module_path(
+    file: str | Path | None = None, others: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Add the folder of the task's file and the current folder to `sys.path`, and return both.
+
+    `others` are folders that come before these.
+    """
     folders = [Path(file).resolve().parent] if file is not None else []
-    path = tuple(dict.fromkeys(map(str, [*folders, Path.cwd()])))
+    path = tuple(dict.fromkeys(map(str, [*others, *folders, Path.cwd()])))
     sys.path += [folder for folder in path if folder not in sys.path]
     return path
 

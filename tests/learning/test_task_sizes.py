@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from torch import nn
 
 from melisma.errors import SettingError
 from melisma.fleet.rng import generator
@@ -8,9 +11,13 @@ from melisma.fleet.task import Task, TaskSizes
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.data.partition import shuffle_into_shards
 from melisma.learning.data.shards import encode_shard
+from melisma.learning.given_objects import GivenObjects
+from melisma.learning.loaded_task import load_sized_task, load_task
 from melisma.learning.parameters import Layout
+from melisma.learning.pytorch.models import build_model
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
 from melisma.learning.task_sizes import limit_samples, with_actual_sizes
+from melisma.learning.trainer_factory import STEP_OPS
 
 OWN = Task(name="own", model="a:B", data="a:b", deadline_s=1.0, shard_samples=40)
 TRAIN = Split(np.zeros((90, 3, 2), np.float32), np.zeros((90, 2), np.int16))
@@ -95,3 +102,42 @@ def test_the_bytes_of_a_built_in_model_equal_those_used_for_planning() -> None:
         task, DataSet(images, images), Layout.from_arrays(TorchTrainer(task).initial())
     )
     assert (result.model_bytes, result.shard_bytes) == (task.model_bytes, task.shard_bytes)
+
+
+class ConvNet(nn.Sequential):
+    """The built-in `convnet` as a model of the user."""
+
+    def __init__(self) -> None:
+        super().__init__(build_model("convnet"))
+
+
+def test_operations_and_bytes_of_an_own_model_are_those_of_the_same_built_in_one() -> None:
+    images = Split(np.zeros((9, 28, 28), np.uint8), np.zeros(9, np.uint8))
+    objects = GivenObjects(ConvNet, DataSet(images, images))
+    task = Task(name="own", deadline_s=1.0, passes=1, shard_samples=3)
+    known = Task(name="a", model="convnet", data="mnist", deadline_s=1.0)
+    own = load_task(task, None, objects)
+    assert own.task.model_bytes == known.model_bytes
+    assert own.task.sample_ops == known.sample_ops + STEP_OPS / task.batch
+
+
+def test_stated_operations_are_kept() -> None:
+    task = Task(
+        name="own",
+        model="tests.live.tiny_task:Linear",
+        data="tests.live.tiny_task:blobs",
+        deadline_s=1.0,
+        shard_samples=50,
+    )
+    assert load_task(task).task.sample_ops == 6 * 5 + STEP_OPS / task.batch
+    stated = replace(task, sizes=TaskSizes(sample_ops=7.0))
+    assert load_task(stated).task.sample_ops == 7
+
+
+def test_a_task_file_with_an_own_model_needs_no_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "task.toml"
+    names = 'model = "tests.live.tiny_task:Linear"\ndata = "tests.live.tiny_task:blobs"\n'
+    path.write_text(f'[task]\nname = "own"\n{names}deadline_s = 1.0\nshard_samples = 50\n')
+    task = load_sized_task(path)
+    assert (task.samples, task.model_bytes, task.shards) == (600, 20, 12)
+    assert task.sample_ops > 0

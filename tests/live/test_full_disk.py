@@ -3,17 +3,16 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from melisma.cycle import events
 from melisma.errors import DataError
-from melisma.live.training import train
+from melisma.live import preparation, training
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, read_trace
-from melisma.simulation import SimulationOptions, simulate
+from melisma.simulation import SimulationOptions, simulation
 from tests.simulation.scenarios import make_fleet, make_task
 
 TINY = {
@@ -55,9 +54,16 @@ class Filler:
 @pytest.mark.parametrize("is_live", [True, False])
 def test_a_full_disk_ends_a_run_and_says_what_was_kept(small_disk: Path, is_live: bool) -> None:
     folder, task, fleet = small_disk / "run", make_task(**TINY), make_fleet()
-    start = train if is_live else partial(simulate, options=SimulationOptions(work="train"))
+    fill, trained = Filler(small_disk), SimulationOptions(work="train")
+
+    def run() -> None:
+        if is_live:
+            training.run(preparation.prepare(task, fleet, folder=folder), watch=fill)
+        else:
+            simulation.run(simulation.prepare(task, fleet, trained), folder, fill)
+
     with pytest.raises(DataError) as caught:
-        start(task, fleet, folder=folder, watch=Filler(small_disk))
+        run()
     # A live run writes its model after each cycle, and frees its shards at the end.
     kept = "model.safetensors, trace.jsonl" if is_live else "trace.jsonl"
     assert str(caught.value) == (

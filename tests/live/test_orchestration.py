@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -245,28 +245,24 @@ def test_orchestrate_says_the_score_of_each_cycle_and_the_folder_of_the_results(
 ) -> None:
     scores = [(1, 0.3125, 0.912), (2, 0.25, None), (3, None, None)]
 
-    def play(prepared: Any, _: Any, observer: OrchestrationObserver) -> Any:
+    def play(prepared: Any, _: Any, observer: OrchestrationObserver, on_cycle: Any) -> Any:
         for cycle, loss, accuracy in scores:
             event = events.Evaluated(
                 at_s=1.0, cycle=cycle, loss=loss, accuracy=accuracy, seconds=0.1
             )
             observer.watch(Step(event, []))
-        return SimpleNamespace(
-            outcome="finished", reason="cycle 3 was the last", folder=prepared.folder
-        )
+        report = Report("run", TASK_OF_RUN, (), 0.0, 1.0, outcome="finished", reason="cycle 3")
+        return replace(report, folder=prepared.folder)
 
     monkeypatch.setattr(orchestration, "run_orchestrator", play)
-    lines, watched = list[str](), list[Step]()
-    orchestrate(
-        TASK_OF_RUN, learners=1, folder=tmp_path / "run", say=lines.append, watch=watched.append
-    )
+    lines = list[str]()
+    orchestrate(TASK_OF_RUN, learners=1, folder=tmp_path / "run", say=lines.append)
     assert lines == [
         "cycle 1 of 3: accuracy 91.2%, loss 0.3125",
         "cycle 2 of 3: loss 0.25",
         "cycle 3 of 3: not evaluated",
-        f"done: cycle 3 was the last; the results are in {tmp_path / 'run'}",
+        f"finished: cycle 3; the results are in {tmp_path / 'run'}",
     ]
-    assert len(watched) == 3
 
 
 def test_the_status_tells_the_lobby_from_the_run(tmp_path: Path) -> None:

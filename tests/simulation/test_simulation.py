@@ -33,7 +33,7 @@ def test_ctrl_c_cancels_a_run_and_saves_partial_results(tmp_path: Path) -> None:
             pressed.append(step)
             raise KeyboardInterrupt
 
-    report = simulate(make_task(), make_fleet(), TIMING, folder=tmp_path / "kept", watch=press)
+    report = run(prepare(make_task(), make_fleet(), TIMING), tmp_path / "kept", press)
     assert (report.outcome, report.reason) == ("cancelled", "interrupted")
     assert report.picture_path is not None
     assert report.picture_path.is_file()

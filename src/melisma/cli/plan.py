@@ -27,7 +27,8 @@ from melisma.errors import SettingError
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.run_time import RunTime
-from melisma.fleet.task import Task, naming_task_file, read_sized_task
+from melisma.fleet.task import Task, naming_task_file
+from melisma.learning.loaded_task import load_sized_task
 
 
 @click.command("plan", short_help="Print the plan of a cycle and check the deadline.")
@@ -74,7 +75,7 @@ def command(  # noqa: PLR0913 - one argument per option
         raise SettingError(f"--show is {show}; expected at least 0")
     if not 0 < time_limit_s < inf:
         raise SettingError(f"--time-limit is {time_limit_s:g}; expected seconds, more than 0")
-    loaded = [run_time.apply(read_sized_task(path)).with_total() for path in tasks]
+    loaded = [run_time.apply(load_sized_task(path)).with_total() for path in tasks]
     _check_tasks(tasks, loaded, use_own_scheme=scheme is None and not compare_all)
     selected = _select_scheme(loaded, scheme, tasks[0])
     devices = read_fleet(fleet or DEFAULT_FLEET, learners)

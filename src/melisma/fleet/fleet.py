@@ -7,7 +7,8 @@ transfers by its share of bandwidth; latency does not change.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from inspect import Signature, signature
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,8 @@ class Fleet:
     traces: tuple[BandwidthTrace, ...]
     groups: Mapping[str, range]
     own_samples: Floats
+
+    __signature__: ClassVar[Signature]
 
     def __new__(cls, *args: Any, **columns: Any) -> "Fleet":
         """Raise `SettingError` unless all fields are given, as they are by the three makers."""
@@ -241,6 +244,11 @@ class Fleet:
     def changes(self, until_s: float) -> Changes:
         """Return when learners join, leave, fall asleep and wake, from the start to `until_s`."""
         return self.availability.changes(until_s, self.seed)
+
+
+# `__new__` hides the fields.
+_, *_FIELDS = signature(Fleet.__init__).parameters.values()
+Fleet.__signature__ = Signature(_FIELDS)
 
 
 def transfer_s(size_bytes: float, bandwidth_bps: Floats, latency_s: Floats) -> Floats:

@@ -19,6 +19,7 @@ NonNegativeInt = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Seed = Annotated[int, Meta(ge=0)]
 OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class Table(

@@ -7,6 +7,8 @@ PyTorch is imported by the package `pytorch` only, and only when training starts
     data/               data sets, shards and partitions
     loaded_task.py      the data and the trainer of a task
     task_sizes.py       the sizes of a task that trains
+    given_objects.py    models and data that are given as Python objects
+    definitions.py      the source of a class or function as a module of its own
     trainer.py          the interface of a trainer
     trainer_factory.py  the trainer of a task
     stepper.py          plain SGD step by step, for peers

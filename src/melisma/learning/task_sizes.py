@@ -28,11 +28,13 @@ def limit_samples(task: Task, data: DataSet) -> DataSet:
     return DataSet(Split(data.train.samples[chosen], data.train.labels[chosen]), data.test)
 
 
-def with_actual_sizes(task: Task, data: DataSet, layout: Layout) -> Task:
+def with_actual_sizes(
+    task: Task, data: DataSet, layout: Layout, sample_ops: float | None = None
+) -> Task:
     """Return the task with the sizes of this data and of parameters with this layout.
 
-    Raise `SettingError` if the task states other sizes. `sample_ops` is kept: it cannot be measured
-    here.
+    Raise `SettingError` if the task states other sizes. `sample_ops` are those of its model, unless
+    the task states others.
     """
     measured = {
         "sample_bytes": (sample_bytes(data.train), f"a sample of data {task.data} with its label"),
@@ -49,7 +51,7 @@ def with_actual_sizes(task: Task, data: DataSet, layout: Layout) -> Task:
         samples=len(data.train),
         sample_bytes=measured["sample_bytes"][0],
         model_bytes=measured["model_bytes"][0],
-        sample_ops=task.sizes.sample_ops,
+        sample_ops=task.sizes.sample_ops or sample_ops,
     )
     return replace(task, sizes=sizes)
 

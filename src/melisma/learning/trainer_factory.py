@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError
+from melisma.fleet.sizes import ModelSize
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.trainer import Trainer
 from melisma.user_code import call_user_code, describe_error, import_object, is_import_path
 
 METHODS = ("initial", "train", "score")
+STEP_OPS = 2e6  # a fifth of a millisecond of one core
 TRIAL_SAMPLES = 32  # samples for the check that a model fits the data
 
 
@@ -93,6 +95,25 @@ def check_model_fits(trainer: Trainer, data: DataSet) -> None:
             ) from error
 
 
+def measure_sample_ops(task: Task, trainer: Trainer, split: Split) -> float | None:
+    """Return the operations to train on one sample; None for a model of a known size.
+
+    PyTorch counts those of its models. Other trainers, and models without operations that it
+    counts, are taken to use each parameter once. Calling a framework takes as long as `STEP_OPS`
+    for each batch. So the estimate is the same on every machine.
+    """
+    if not is_import_path(task.model):
+        return None
+    ops = 0.0
+    if _is_torch_trainer(trainer):
+        from melisma.learning.pytorch.torch_operations import count_sample_ops
+
+        ops = count_sample_ops(trainer, split)  # type: ignore[arg-type] # checked above
+    parameters = sum(array.size for array in trainer.initial().values())
+    ops = ops or ModelSize(parameters, parameters).sample_ops
+    return ops + STEP_OPS / task.batch
+
+
 def _is_trainer(model: Any) -> bool:
     torch = sys.modules.get("torch")
     is_module = torch is not None and isinstance(model, type) and issubclass(model, torch.nn.Module)
@@ -118,9 +139,13 @@ def _label_range(split: Split) -> str:
 def trainer_cores(trainer: Trainer) -> int:
     """Return the number of cores that training may use: 1 unless PyTorch trains."""
     torch = sys.modules.get("torch")
-    module = sys.modules.get("melisma.learning.pytorch.torch_trainer")
-    is_torch = module is not None and type(trainer) is module.TorchTrainer
+    is_torch = torch is not None and _is_torch_trainer(trainer)
     return int(torch.get_num_threads()) if torch is not None and is_torch else 1
+
+
+def _is_torch_trainer(trainer: Trainer) -> bool:
+    module = sys.modules.get("melisma.learning.pytorch.torch_trainer")
+    return module is not None and type(trainer) is module.TorchTrainer
 
 
 def use_one_thread() -> None:

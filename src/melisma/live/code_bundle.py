@@ -8,7 +8,7 @@ import ast
 import hashlib
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from io import BytesIO
@@ -54,27 +54,30 @@ def collect_bundle(name: str, folders: Sequence[str]) -> CodeBundle | None:
     Such a module is installed, or built in. Raises `SettingError` if the source is too large.
     """
     match = IMPORT_PATH.fullmatch(name)
-    for folder in map(Path, folders) if match is not None else ():
-        assert match is not None
-        paths = _reachable_files(folder, match[1].partition(".")[0])
-        if paths:
-            return _pack(name, folder, paths)
-    return None
+    if match is None:
+        return None
+    files = _reachable_files([*map(Path, folders)], match[1].partition(".")[0])
+    return _pack(name, files) if files else None
 
 
-def _reachable_files(folder: Path, module: str) -> set[Path]:
-    """Return the files of a top-level module, and of those in the folder that they import."""
-    waiting, seen, paths = [module], set[str](), set[Path]()
+def _reachable_files(folders: Sequence[Path], module: str) -> dict[str, Path]:
+    """Return the files of a top-level module, and of those in the folders that they import.
+
+    Each is found in the first folder that has it; keys are names inside the bundle.
+    """
+    waiting, seen, reachable = [module], set[str](), dict[str, Path]()
     while waiting:
         top = waiting.pop()
         if top in seen:
             continue
         seen.add(top)
-        files = _module_files(folder, top)
-        paths |= files
-        for path in files:
-            waiting += _imported_modules(path)
-    return paths
+        for folder in folders:
+            files = _module_files(folder, top)
+            reachable |= {path.relative_to(folder).as_posix(): path for path in files}
+            if files:
+                waiting += [name for path in files for name in _imported_modules(path)]
+                break
+    return reachable
 
 
 def _module_files(folder: Path, module: str) -> set[Path]:
@@ -116,12 +119,12 @@ def _imported_modules(path: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def _pack(name: str, folder: Path, paths: Iterable[Path]) -> CodeBundle:
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+def _pack(name: str, paths: Mapping[str, Path]) -> CodeBundle:
+    files = {file_name: path.read_bytes() for file_name, path in paths.items()}
     size = sum(map(len, files.values()))
     if size > MAX_BUNDLE_BYTES or len(files) > MAX_BUNDLE_FILES:
         raise SettingError(
-            f"the source of {name} in {folder} is too large for devices: {len(files)} files of "
+            f"the source of {name} is too large for devices: {len(files)} files of "
             f"{size} bytes; move it to a folder of its own, with at most {MAX_BUNDLE_FILES} "
             f"files of {MAX_BUNDLE_BYTES} bytes"
         )

@@ -23,8 +23,11 @@ from melisma.axon.discovery.multicast import announce
 from melisma.backports import timeout
 from melisma.cycle import events
 from melisma.errors import MelismaError, SettingError
+from melisma.fleet.arguments import check_arguments
 from melisma.fleet.run_settings import RunSettings
+from melisma.fleet.tables import Port, PositiveInt
 from melisma.fleet.task import Task
+from melisma.learning.given_objects import GivenObjects
 from melisma.live.join_string import JoinString
 from melisma.live.local_addresses import local_addresses
 from melisma.live.orchestrator.enrolment import Enrolment
@@ -48,8 +51,9 @@ from melisma.live.pairing import ORCHESTRATOR_KIND, PairingService
 from melisma.live.preparation import PreparedTask, prepare_task
 from melisma.live.state_folder import orchestrator_folder
 from melisma.live.training import remove_empty
+from melisma.runs.cycle_result import OnCycle, check_callback, follow_cycles
 from melisma.runs.folder import PICTURE_FILE, SHARDS_FOLDER, naming_kept_files
-from melisma.runs.interruption import Cancellation, run_in_thread
+from melisma.runs.interruption import CallerThread, Cancellation, run_in_thread
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
@@ -67,6 +71,16 @@ ABSENCE_CHECK_S: Final = 0.5
 MAX_WAITING_APPROVALS: Final = 20
 PAIRING_METHODS: Final = ("begin_pairing", "complete_pairing")
 PAIRING_BODY_BYTES: Final = 4096
+# Of `orchestrate`, as far as no other check covers them.
+ARGUMENT_TYPES = {
+    "scheme": str | None,
+    "host": str,
+    "port": Port,
+    "once": bool,
+    "max_learners": PositiveInt,
+    "name": str,
+    "discovery": bool,
+}
 Decide = Callable[[str, str, str | None], bool]
 """Decides about a device by its name, its fingerprint and the host that it called from."""
 
@@ -191,6 +205,8 @@ class OrchestrationObserver:
 def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     task: Task | str | Path,
     *,
+    model: Any = None,
+    data: Any = None,
     learners: int | None = None,
     until_ready: float | str | None = None,
     scheme: str | None = None,
@@ -208,7 +224,7 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     name: str = "",
     discovery: bool = True,
     say: Callable[[str], None] = print,
-    watch: Watcher = lambda _: None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Train a task on devices that join over the network, by ``melisma join STRING``.
 
@@ -218,9 +234,12 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     device by its name, fingerprint and host; with `once` the join string is valid for one new
     device. `name` is announced in the local network, by default that of this machine, if
     `discovery` is on. `say` receives the join string, the score of each cycle and further lines for
-    the owner. The rest is as in `train`. Ctrl-C ends the run and keeps its results so far; before
-    the run it raises `KeyboardInterrupt`.
+    the owner. The rest is as in `train`; devices that join with ``--trust-code`` run the source of
+    a `model` that is given. Ctrl-C ends the run and keeps its results so far; before the run it
+    raises `KeyboardInterrupt`.
     """
+    check_arguments("orchestrate", ARGUMENT_TYPES, locals())
+    check_callback(on_cycle)
     settings = OrchestratorSettings(
         start=StartCondition(learners, until_ready),
         host=host,
@@ -231,16 +250,15 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
         name=name,
         discovery=discovery,
     )
-    prepared = prepare_task(
-        task, scheme, folder, RunSettings(deadline_s, total_s, finish_by, start, aggregation)
-    )
+    run_settings = RunSettings(deadline_s, total_s, finish_by, start, aggregation)
+    prepared = prepare_task(task, scheme, folder, run_settings, GivenObjects(model, data))
 
-    def follow(step: Step) -> None:
-        watch(step)
+    def watch(step: Step) -> None:
         if isinstance(step.event, events.Evaluated):
             say(_score_line(step.event, prepared.task))
 
-    report = run_orchestrator(prepared, settings, OrchestrationObserver(say, follow))
+    observer = OrchestrationObserver(say, watch)
+    report = run_orchestrator(prepared, settings, observer, on_cycle=on_cycle)
     say(f"{report.outcome}: {report.reason}; the results are in {report.folder}")
     return report.require_success()
 
@@ -257,21 +275,27 @@ def run_orchestrator(
     settings: OrchestratorSettings,
     observer: OrchestrationObserver,
     cancellation: Cancellation | None = None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Run to the end or until cancelled; a second Ctrl-C does not wait for the report.
 
     Raises `KeyboardInterrupt` if it is cancelled before the run begins.
     """
     cancellation = cancellation or Cancellation()
+    caller = CallerThread(cancellation)
+    follow = follow_cycles(on_cycle, caller.call)
 
     def work() -> Report | None:
+        orchestration = _Orchestration(prepared, settings, observer, follow)
         with naming_kept_files(prepared.folder):
-            return asyncio.run(_Orchestration(prepared, settings, observer).run(cancellation))
+            report = asyncio.run(orchestration.run(cancellation))
+        if report is not None:
+            save_picture(report.plot, prepared.folder / PICTURE_FILE)
+        return report
 
-    report = run_in_thread(work, cancellation, "melisma-orchestrator")
+    report = run_in_thread(work, cancellation, "melisma-orchestrator", caller)
     if report is None:
         raise KeyboardInterrupt
-    save_picture(report.plot, prepared.folder / PICTURE_FILE)
     return report
 
 
@@ -283,7 +307,9 @@ class _Orchestration:
         prepared: PreparedTask,
         settings: OrchestratorSettings,
         observer: OrchestrationObserver,
+        follow: Watcher,
     ) -> None:
+        self._follow = follow
         self._prepared, self._settings, self._observer = prepared, settings, observer
         self._registry, self._tokens = Registry(), JoinTokens()
         self._mailboxes = Mailboxes(max_learners=settings.max_learners)
@@ -332,6 +358,7 @@ class _Orchestration:
         self._steps.append(step)
         self._status.apply(step)
         self._observer.watch(step)
+        self._follow(step)
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         """Start to serve devices, and invite them."""
@@ -389,7 +416,7 @@ class _Orchestration:
 
         def cancel() -> None:
             if orchestrator.started:
-                orchestrator.cancel("interrupted")
+                orchestrator.cancel(cancellation.reason)
             else:
                 lobby.cancel()
                 orchestrator.finished.cancel()

@@ -16,11 +16,12 @@ from melisma.fleet.files.fleet_builder import scale_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.run_time import TIME_OF_TASK, RunTime
-from melisma.fleet.task import Task, naming_task_file, read_task
+from melisma.fleet.task import Task, naming_task_file, resolve_task
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import shuffle_into_shards
 from melisma.learning.data.shards import ShardFolder
+from melisma.learning.given_objects import NO_OBJECTS, GivenObjects
 from melisma.learning.loaded_task import LoadedTask, load_task
 from melisma.learning.own_aggregation import find_aggregation
 from melisma.learning.parameters import Layout
@@ -104,20 +105,22 @@ class PreparedRun(PreparedTask):
         return notes
 
 
-def prepare(
+def prepare(  # noqa: PLR0913 - each is a setting of its own
     task: Task | str | Path,
     fleet: Fleet | str | Path,
     scheme: str | None = None,
     folder: str | Path | None = None,
     run_time: RunTime = TIME_OF_TASK,
     learners: int | None = None,
+    *,
+    objects: GivenObjects = NO_OBJECTS,
 ) -> PreparedRun:
     """Load task, fleet and data and create the run folder; raise an error if they do not fit.
 
     `learners` scales the fleet of a file in its proportions. A total time counts from here.
     """
     began = time.monotonic()
-    loaded = _load(task, scheme, folder, run_time)
+    loaded = _load(task, scheme, folder, run_time, objects)
     fleet = scale_fleet(fleet, learners)
     fleet.local_samples(loaded.task)  # raises an error if they do not fit
     sample_s = _core_sample_s(loaded.task, fleet, loaded.data.train, loaded.trainer)
@@ -139,12 +142,13 @@ def prepare_task(
     scheme: str | None = None,
     folder: str | Path | None = None,
     run_time: RunTime = TIME_OF_TASK,
+    objects: GivenObjects = NO_OBJECTS,
 ) -> PreparedTask:
     """Load task and data and create the run folder, for learners that are not known yet.
 
     A total time counts from the start of the run.
     """
-    loaded, run = _load(task, scheme, folder, run_time), _new_run()
+    loaded, run = _load(task, scheme, folder, run_time, objects), _new_run()
     return PreparedTask(
         spec=_specify(run, loaded, NO_FLOATS),
         train=loaded.data.train,
@@ -154,16 +158,20 @@ def prepare_task(
 
 
 def _load(
-    task: Task | str | Path, scheme: str | None, folder: str | Path | None, run_time: RunTime
+    task: Task | str | Path,
+    scheme: str | None,
+    folder: str | Path | None,
+    run_time: RunTime,
+    objects: GivenObjects,
 ) -> LoadedTask:
     """Load task and data, and check them and the folder."""
     if folder is not None:
         check_run_folder(folder)
     file = task if isinstance(task, str | Path) else None
-    task = read_task(task) if isinstance(task, str | Path) else task
+    task = resolve_task(task)
     with naming_task_file(file):
         task = run_time.apply(task).with_total()
-        loaded = load_task(with_scheme(task, scheme, file), file)
+        loaded = load_task(with_scheme(task, scheme, file), file, objects, shipped=True)
         loaded.task.check_shard_samples()
     return loaded
 

@@ -8,16 +8,20 @@ from dataclasses import replace
 from functools import partial
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from melisma.errors import SettingError
+from melisma.fleet.arguments import check_arguments
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.run_settings import RunSettings
+from melisma.fleet.tables import Port
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import partition_shards
 from melisma.learning.data.shards import encode_shard
+from melisma.learning.given_objects import GivenObjects
 from melisma.live.learner.learner_settings import (
     DEFAULT_CACHE_BYTES,
     EmulatedDevice,
@@ -32,6 +36,7 @@ from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
 from melisma.private_files import make_private_folder, write_private
+from melisma.runs.cycle_result import OnCycle, check_callback, follow_cycles
 from melisma.runs.folder import (
     DEVICES_FOLDER,
     LOGS_FOLDER,
@@ -39,16 +44,25 @@ from melisma.runs.folder import (
     SHARDS_FOLDER,
     naming_kept_files,
 )
-from melisma.runs.interruption import Cancellation, run_in_thread
+from melisma.runs.interruption import CallerThread, Cancellation, run_in_thread
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
+
+# Of `train`, as far as no other check covers them.
+ARGUMENT_TYPES = {
+    "devices": int | None,
+    "scheme": str | None,
+    "port": Port | None,
+}
 
 
 def train(  # noqa: PLR0913 - each is a setting of its own
     task: Task | str | Path,
     fleet: Fleet | str | Path | None = None,
     *,
+    model: Any = None,
+    data: Any = None,
     devices: int | None = None,
     until_ready: float | str | None = None,
     scheme: str | None = None,
@@ -59,7 +73,7 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     aggregation: str | None = None,
     folder: str | Path | None = None,
     port: int | None = None,
-    watch: Watcher = lambda _: None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Train a task on a fleet that this machine emulates, or on devices that join.
 
@@ -70,18 +84,25 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     devices that have joined, at least one; with both, the first decides. `melisma.orchestrate` has
     further settings for devices that join.
 
+    `model` is a class or an instance of `torch.nn.Module`, a function that returns one, or a
+    trainer class, and `data` a pair (train, test) of `Dataset`s or of arrays (samples, labels),
+    instead of those that the task names.
     `deadline_s` is the time of a cycle, `total_s` that of the whole run, and `finish_by` when it
     ends, instead of what the task says. `start` is the file of a model to start from, and
     `aggregation` a function ``module:name`` that takes the place of the mean.
     Model, picture and trace are written to `folder`, or to a new folder below `runs`. `port` is by
-    default a free one, or 7788 for devices that join. `watch` is called with each step, from
-    another thread. Ctrl-C ends the run and keeps its results so far.
+    default a free one, or 7788 for devices that join. `on_cycle` is called with the `CycleResult`
+    of each cycle; an error that it raises ends the run, and is raised with the results kept. Ctrl-C
+    ends the run and keeps its results so far. A run that fails raises `RunFailedError`.
     """
+    check_arguments("train", ARGUMENT_TYPES, locals())
+    check_callback(on_cycle)
     if fleet is not None:
         _require_no_devices(devices, until_ready)
         settings = RunSettings(deadline_s, total_s, finish_by, start, aggregation)
-        report = run(prepare(task, fleet, scheme, folder, settings), port or 0, watch)
-        return report.require_success()
+        objects = GivenObjects(model, data)
+        prepared = prepare(task, fleet, scheme, folder, settings, objects=objects)
+        return run(prepared, port or 0, on_cycle=on_cycle).require_success()
     if devices is None and until_ready is None:
         raise SettingError(
             "train has neither a fleet nor devices: pass fleet=FILE to emulate devices on this "
@@ -94,6 +115,8 @@ def train(  # noqa: PLR0913 - each is a setting of its own
 
     return orchestrate(
         task,
+        model=model,
+        data=data,
         learners=devices,
         until_ready=until_ready,
         scheme=scheme,
@@ -104,7 +127,7 @@ def train(  # noqa: PLR0913 - each is a setting of its own
         aggregation=aggregation,
         folder=folder,
         port=DEFAULT_PORT if port is None else port,
-        watch=watch,
+        on_cycle=on_cycle,
     )
 
 
@@ -124,16 +147,21 @@ def run(
     watch: Watcher = lambda _: None,
     cancellation: Cancellation | None = None,
     on_fetch: Callable[[int], None] = lambda _learner: None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Run to the end or until cancelled; a second Ctrl-C does not wait for the report.
 
+    `watch` is called with each step, in the thread of the run; `on_cycle` in that of the caller.
     `on_fetch` receives the number of a learner whenever it requests a file, from another thread.
     """
     cancellation, steps = cancellation or Cancellation(), list[Step]()
+    caller = CallerThread(cancellation)
+    follow = follow_cycles(on_cycle, caller.call)
 
     def record(step: Step) -> None:
         steps.append(step)
         watch(step)
+        follow(step)
 
     mailboxes = Mailboxes(prepared.fleet.names)
     mailboxes.on_fetch = on_fetch
@@ -145,7 +173,7 @@ def run(
         save_picture(report.plot, prepared.folder / PICTURE_FILE)
         return report
 
-    return run_in_thread(work, cancellation, "melisma-run")
+    return run_in_thread(work, cancellation, "melisma-run", caller)
 
 
 async def _run_orchestrator(
@@ -170,8 +198,8 @@ async def _run_orchestrator(
             settings = _learner_settings(prepared, address, tokens)
             logs = prepared.folder / LOGS_FOLDER
             async with run_processes(settings, logs, service.remove_learner, trainer=spec.trainer):
-                cancel = partial(orchestrator.cancel, "interrupted")
-                cancellation.on_request(lambda: loop.call_soon_threadsafe(cancel))
+                cancel = partial(_cancel, loop, orchestrator, cancellation)
+                cancellation.on_request(cancel)
                 silence = loop.create_task(service.watch_silence())
                 try:
                     await orchestrator.finished
@@ -188,6 +216,12 @@ async def _run_orchestrator(
             shutil.rmtree(prepared.folder / name, ignore_errors=True)
         remove_empty(prepared.folder)
     return store.model
+
+
+def _cancel(
+    loop: asyncio.AbstractEventLoop, orchestrator: Orchestrator, cancellation: Cancellation
+) -> None:
+    loop.call_soon_threadsafe(orchestrator.cancel, cancellation.reason)
 
 
 def _write_local_data(prepared: PreparedRun) -> None:

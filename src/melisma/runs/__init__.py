@@ -16,7 +16,10 @@
     usage.py          bytes, joules and money
     totals.py         sums for each learner over a run
     cycle_figures.py  the figures of a cycle
+    cycle_result.py   the result of a cycle, for a callback of the user
     report.py         the figures of a run
+    report_tables.py  a report as tables, for pandas and notebooks
+    notebook_view.py  a run in a notebook, while it goes on
     report_json.py    a report as JSON values
     run_picture.py    a run as an SVG picture
     peer_report.py    the figures of a run without an orchestrator
@@ -25,7 +28,8 @@
     interruption.py   Ctrl-C while a run goes on
 """
 
+from melisma.runs.cycle_result import CycleResult
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.runs.report import Report
 
-__all__ = ["NodeReport", "PeerReport", "Report"]
+__all__ = ["CycleResult", "NodeReport", "PeerReport", "Report"]

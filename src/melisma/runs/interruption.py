@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from queue import SimpleQueue
 from types import FrameType
 from typing import TypeVar
 
@@ -21,12 +22,12 @@ class Cancellation:
     """Cancels a run from another thread."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested, self.reason = False, "interrupted"
         self._cancel: Callable[[], object] = lambda: None
 
-    def request(self) -> None:
+    def request(self, reason: str = "interrupted") -> None:
         """Cancel the run, at once or as soon as `on_request` is called."""
-        self.requested = True
+        self.requested, self.reason = True, reason
         self._cancel()
 
     def on_request(self, cancel: Callable[[], object]) -> None:
@@ -36,14 +37,56 @@ class Cancellation:
             cancel()
 
 
-def run_in_thread(work: Callable[[], T], cancellation: Cancellation, name: str) -> T:
-    """Run `work` in a thread and return its result.
+class CallerThread:
+    """Runs functions in the thread that waits in `run_in_thread`.
+
+    The first one that fails cancels the run; the error is raised when the run has ended.
+    """
+
+    def __init__(self, cancellation: Cancellation) -> None:
+        self._cancellation = cancellation
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._error: Exception | None = None
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Let the waiting thread call a function, after those that wait for it already."""
+        self._calls.put(function)
+
+    def end(self) -> None:
+        """Let `serve` return when it has called all functions."""
+        self._calls.put(None)
+
+    def serve(self) -> None:
+        """Call functions until the end; raise the first error of one."""
+        while (function := self._calls.get()) is not None:
+            try:
+                if self._error is None:
+                    function()
+            except Exception as error:  # noqa: BLE001 - raised when the run has ended
+                self._error = error
+                self._cancellation.request(describe_callback_error(error))
+        if self._error is not None:
+            raise self._error
+
+
+def describe_callback_error(error: Exception) -> str:
+    """Return why a run was cancelled whose callback failed."""
+    return f"on_cycle raised {type(error).__name__}: {error}"
+
+
+def run_in_thread(
+    work: Callable[[], T],
+    cancellation: Cancellation,
+    name: str,
+    caller: CallerThread | None = None,
+) -> T:
+    """Run `work` in a thread and return its result; meanwhile serve the calls of `caller`.
 
     The first Ctrl-C cancels and waits for the result; a second one raises `KeyboardInterrupt`. A
     thread is needed because a notebook already has an event loop.
     """
     result: Future[T] = Future()
-    first = threading.Lock()
+    first, caller = threading.Lock(), caller or CallerThread(cancellation)
 
     def target() -> None:
         if not first.acquire(blocking=False):
@@ -52,6 +95,8 @@ def run_in_thread(work: Callable[[], T], cancellation: Cancellation, name: str) 
             result.set_result(work())
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
             result.set_exception(error)
+        finally:
+            caller.end()
 
     started = False
     while True:
@@ -60,6 +105,7 @@ def run_in_thread(work: Callable[[], T], cancellation: Cancellation, name: str) 
                 # If Ctrl-C interrupts the start, the thread may run or not; another is harmless.
                 threading.Thread(target=target, name=name, daemon=True).start()
                 started = True
+            caller.serve()
             return result.result()
         except KeyboardInterrupt:
             if cancellation.requested:

@@ -252,6 +252,18 @@ class Report:
 
         return draw_run(self)
 
+    def to_pandas(self, table: Literal["cycles", "learners"] = "cycles") -> Any:
+        """Return a `pandas.DataFrame` with a row for each cycle, or for each learner."""
+        from melisma.runs.report_tables import to_frame
+
+        return to_frame(self, table)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: outcome, cycles, learners and picture."""
+        from melisma.runs.report_tables import report_html
+
+        return report_html(self)
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the trace as JSON values; unknown numbers are None.
 

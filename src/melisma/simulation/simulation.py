@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from safetensors.numpy import save
@@ -23,11 +23,20 @@ from melisma.fleet.task import (
     SimulationSettings,
     Task,
     naming_task_file,
-    read_task,
+    resolve_task,
 )
+from melisma.learning.given_objects import NO_OBJECTS, GivenObjects
 from melisma.learning.loaded_task import load_task
 from melisma.runs.checkpoints import Checkpoints
-from melisma.runs.folder import MODEL_FILE, PICTURE_FILE, create_run_folder, naming_kept_files
+from melisma.runs.cycle_result import CycleFollower, OnCycle, check_callback
+from melisma.runs.folder import (
+    MODEL_FILE,
+    PICTURE_FILE,
+    check_run_folder,
+    create_run_folder,
+    naming_kept_files,
+)
+from melisma.runs.interruption import Cancellation, describe_callback_error
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
@@ -67,10 +76,10 @@ class SimulationOptions:
         """Raise `SettingError` for an unknown level or a number out of range."""
         types = {"scheme": str | None, "learners": PositiveInt | None, "seed": int | None}
         check_arguments("SimulationOptions", types, vars(self))
-        if not isinstance(self.faults, str | int | tuple):
+        if not isinstance(self.faults, str | int | tuple) and not callable(self.faults):
             raise SettingError(
                 f"SimulationOptions: faults: {describe(self.faults)}; expected text such as "
-                "'crash 1 at 9', or a seed"
+                "'crash 1 at 9', a seed, or a function"
             )
         if self.work not in (None, *get_args(ComputeLevel)):
             expected = suggest(str(self.work), get_args(ComputeLevel))
@@ -98,33 +107,47 @@ class PreparedSimulation:
     make_compute: Callable[[], ComputeBackend]
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 - each is a setting of its own
     task: Task | str | Path,
     fleet: Fleet | str | Path,
     options: SimulationOptions = NO_OVERRIDES,
     *,
+    model: Any = None,
+    data: Any = None,
     folder: str | Path | None = None,
-    watch: Callable[[Step], object] = lambda _: None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Run a task on a fleet in virtual time.
 
-    Model, picture and trace are saved in `folder`, if given. `watch` is called with each step.
+    Model, picture and trace are saved in `folder`, if given. `model`, `data` and `on_cycle` are as
+    in `melisma.train`; a model may also be a lambda or a local class. A run that fails raises
+    `RunFailedError`.
     """
-    return run(prepare(task, fleet, options), folder, watch).require_success()
+    if not isinstance(options, SimulationOptions):
+        raise SettingError(
+            f"options are {describe(options)}; expected melisma.SimulationOptions(...)"
+        )
+    check_callback(on_cycle)
+    if folder is not None:
+        check_run_folder(folder)
+    prepared = prepare(task, fleet, options, GivenObjects(model, data))
+    return run(prepared, folder, on_cycle=on_cycle).require_success()
 
 
 def prepare(
-    task: Task | str | Path, fleet: Fleet | str | Path, options: SimulationOptions = NO_OVERRIDES
+    task: Task | str | Path,
+    fleet: Fleet | str | Path,
+    options: SimulationOptions = NO_OVERRIDES,
+    objects: GivenObjects = NO_OBJECTS,
 ) -> PreparedSimulation:
     """Read the files and check all settings; `SettingError` names the file."""
     file = task if isinstance(task, str | Path) else None
     fleet = _load_fleet(fleet, options)
     with naming_task_file(file):
-        task = read_task(task) if isinstance(task, str | Path) else task
-        task = _override(task, options, file)
+        task = _override(resolve_task(task), options, file)
     faults = find_faults(options.faults, task, fleet, file)
     with naming_task_file(file):
-        prepared = _prepare(task, file, fleet)
+        prepared = _prepare(task, file, fleet, objects)
     return replace(prepared, scenario=replace(prepared.scenario, faults=faults))
 
 
@@ -148,14 +171,16 @@ def _override(task: Task, options: SimulationOptions, file: str | Path | None) -
     return msgspec.structs.replace(task, **{k: v for k, v in changes.items() if v is not None})
 
 
-def _prepare(task: Task, file: str | Path | None, fleet: Fleet) -> PreparedSimulation:
+def _prepare(
+    task: Task, file: str | Path | None, fleet: Fleet, objects: GivenObjects
+) -> PreparedSimulation:
     level = task.simulation.work
-    if level == "timing" and _sizes_are_known(task):
+    if level == "timing" and not objects and _sizes_are_known(task):
         task.check_shard_samples()
         check_memory(task, fleet)
         scenario = _make_scenario(task, fleet, even_local_shard_samples(task, fleet))
         return PreparedSimulation(scenario, level, TimingOnly)
-    loaded = load_task(task, file)
+    loaded = load_task(task, file, objects)
     loaded.task.check_shard_samples()
     check_memory(loaded.task, fleet)
     index = SampleIndex.from_task(loaded, fleet)
@@ -170,6 +195,7 @@ def _prepare(task: Task, file: str | Path | None, fleet: Fleet) -> PreparedSimul
 
 def _sizes_are_known(task: Task) -> bool:
     """Return whether all sizes follow from the task, so that no data has to be read."""
+    task.check_names()
     try:
         _ = task.shards, task.shard_bytes, task.model_bytes, task.sample_ops
     except SettingError:
@@ -189,8 +215,21 @@ def run(
     folder: str | Path | None = None,
     watch: Callable[[Step], object] = lambda _: None,
     progress: RunProgress | None = None,
+    on_cycle: OnCycle | None = None,
 ) -> Report:
     """Run a prepared simulation; a caller that passes `progress` can read it during the run."""
+    cancellation, callback_errors = Cancellation(), list[Exception]()
+
+    def deliver(call: Callable[[], object]) -> None:
+        """Call a function of the user; if it fails, interrupt the run."""
+        try:
+            call()
+        except Exception as error:
+            callback_errors.append(error)
+            cancellation.reason = describe_callback_error(error)
+            raise KeyboardInterrupt from error
+
+    follower = CycleFollower(on_cycle, deliver)
     path = create_run_folder(folder) if folder is not None else None
     trace = TraceFile(path) if path is not None else None
     progress, compute = progress or RunProgress(), prepared.make_compute()
@@ -202,14 +241,25 @@ def run(
         progress.apply(step)
         keep(step)
         watch(step)
+        if follower.is_needed and not callback_errors:
+            follower.follow(progress)
 
     try:
-        failure = _drive(Driver(prepared.scenario, compute, record))
+        failure = _drive(Driver(prepared.scenario, compute, record), cancellation)
     finally:
         compute.close()
         if trace is not None:
             trace.close()
-    report = progress.report()
+    report = _save_all(progress.report(), path, compute, failure)
+    if callback_errors:
+        raise callback_errors[0]
+    return report
+
+
+def _save_all(
+    report: Report, path: Path | None, compute: ComputeBackend, failure: Exception | None
+) -> Report:
+    """Save the results in the folder of the run, if it has one, then raise its failure."""
     if path is not None:
         with naming_kept_files(path):
             report = _save(report, path, compute)
@@ -237,7 +287,7 @@ def _keep_checkpoints(
     return keep
 
 
-def _drive(driver: Driver) -> DataError | OSError | None:
+def _drive(driver: Driver, cancellation: Cancellation) -> DataError | OSError | None:
     """Run to the end; an interruption, an error of the user's code or a full disk cancels the run.
 
     As in live runs, the caller can then save partial results.
@@ -245,7 +295,7 @@ def _drive(driver: Driver) -> DataError | OSError | None:
     try:
         driver.run()
     except KeyboardInterrupt:
-        driver.cancel("interrupted")
+        driver.cancel(cancellation.reason)
     except (DataError, OSError) as error:
         driver.cancel(str(error))
         return error

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from melisma.allocation.schemes import OWN_SCHEME, SCHEMES, get_scheme
 from melisma.errors import SettingError, suggest
+from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.task import Task, read_task
+from melisma.fleet.tables import Seed
+from melisma.fleet.task import Task, resolve_task
+from melisma.learning.given_objects import GivenObjects
 from melisma.runs.report import Report
 from melisma.simulation.comparison.interval import Interval
 from melisma.simulation.fault_sources import FaultSource
@@ -261,28 +264,32 @@ def compare(  # noqa: PLR0913 - task, fleet, schemes, seeds, options, accuracy a
     seeds: Sequence[int],
     options: SimulationOptions = NO_OVERRIDES,
     *,
+    model: Any = None,
+    data: Any = None,
     accuracy: float | None = None,
     watch: Callable[[ComparedRun], object] = lambda _: None,
 ) -> Comparison:
     """Run a task by each scheme on each seed in virtual time; `watch` is called after each run.
 
+    `model` and `data` are objects instead of those that the task names, as in `melisma.train`.
+
     Time is measured to `accuracy`, or to the accuracy at which the task stops, or else to the
     lowest final accuracy of any run. Ctrl-C ends the comparison and keeps the runs that have
     finished, at least one.
     """
-    _check_options(seeds, options)
+    _check_options(schemes, seeds, options)
     _check_schemes(schemes)
-    read = read_task(task) if isinstance(task, str | Path) else task
+    read, objects = resolve_task(task), GivenObjects(model, data)
     level = options.work or read.simulation.work
     _check_passes(read, schemes, f"{task}: " if read is not task else "")
     target = _choose_target(read, level, accuracy)
     for scheme in schemes:
         # Find invalid settings of every scheme before the first run.
-        prepared = prepare(task, fleet, replace(options, scheme=scheme, seed=seeds[0]))
+        prepared = prepare(task, fleet, replace(options, scheme=scheme, seed=seeds[0]), objects)
     settings = [
         replace(options, scheme=scheme, seed=seed) for seed, scheme in product(seeds, schemes)
     ]
-    runs = _run_all(lambda options: run(prepare(task, fleet, options)), settings, watch)
+    runs = _run_all(lambda options: run(prepare(task, fleet, options, objects)), settings, watch)
     comparison = summarize_runs(read, level, tuple(schemes), runs, target)
     scenario = prepared.scenario
     return replace(
@@ -321,7 +328,14 @@ def _describe_faults(source: FaultSource, scenario: Scenario) -> str:
     return format_faults(scenario.faults, FaultTargets.of_fleet(scenario.fleet))
 
 
-def _check_options(seeds: Sequence[int], options: SimulationOptions) -> None:
+def _check_options(
+    schemes: Sequence[str], seeds: Sequence[int], options: SimulationOptions
+) -> None:
+    check_arguments("compare", {"schemes": list[str], "seeds": list[Seed]}, locals())
+    if not isinstance(options, SimulationOptions):
+        raise SettingError(
+            f"options are {describe(options)}; expected melisma.SimulationOptions(...)"
+        )
     if options.scheme is not None or options.seed is not None:
         raise SettingError(
             "options set a scheme or a seed; use the arguments schemes and seeds instead"
@@ -360,6 +374,8 @@ def _choose_target(task: Task, level: ComputeLevel, accuracy: float | None) -> T
         raise SettingError(
             f"accuracy is {accuracy:g}, but work = timing trains nothing; use work = train"
         )
+    if not isinstance(accuracy, int | float):
+        raise SettingError(f"accuracy is {describe(accuracy)}; expected a number from 0 to 1")
     if not 0 < accuracy <= 1:
         raise SettingError(f"accuracy is {accuracy:g}; expected more than 0, and at most 1")
     if stop is not None and accuracy > stop:

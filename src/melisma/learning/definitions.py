@@ -1,0 +1,207 @@
+"""The source of a class or function of a script or notebook, as a module of its own.
+
+Learner processes import this module: nothing is pickled, and the script is not run again. It holds
+the definition and what it uses by name: other definitions, imports, and constants.
+"""
+
+import __future__
+
+import ast
+import atexit
+import hashlib
+import inspect
+import linecache
+import shutil
+import symtable
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from textwrap import dedent
+from types import FunctionType, ModuleType
+from typing import Any
+
+from melisma.errors import SettingError
+
+Definition = type | FunctionType
+FIX = "define it in a file of its own, such as model.py, and import it from there"
+
+
+def write_definition(definition: Definition) -> tuple[str, Path]:
+    """Write a definition of `__main__` as a module; return its import path and its folder."""
+    collector = _Collector(_namespace(definition))
+    collector.add_definition(definition.__name__, definition)
+    return write_module(collector.source, definition.__name__)
+
+
+def write_module(source: str, name: str) -> tuple[str, Path]:
+    """Write a module with this source; return the import path of a name in it, and its folder.
+
+    The folder is deleted when this process ends.
+    """
+    folder = _folder()
+    module = f"task_model_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+    (folder / f"{module}.py").write_text(source, encoding="utf-8")
+    return f"{module}:{name}", folder
+
+
+@cache
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="melisma-code-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+class _Collector:
+    """Collects the source of definitions, each after those that it uses."""
+
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        self._namespace, self._seen = namespace, set[str]()
+        self._imports, self._bodies = dict[str, None](), list[str]()
+
+    @property
+    def source(self) -> str:
+        """The source of the module."""
+        feature = self._namespace.get("annotations")
+        is_future = isinstance(feature, __future__._Feature)
+        future = ["from __future__ import annotations"] if is_future else []
+        return "\n\n\n".join(["\n".join([*future, *self._imports]), *self._bodies]) + "\n"
+
+    def add_definition(self, name: str, definition: Definition) -> None:
+        """Add a definition, after everything that it uses."""
+        self._seen.add(name)
+        source = _source_of(definition)
+        for used in _global_names(source):
+            if used in self._namespace and used not in self._seen:
+                self._add(used, self._namespace[used], name)
+        self._imports |= dict.fromkeys(_submodule_imports(source, self._namespace))
+        self._bodies.append(source)
+        if definition.__name__ != name:
+            self._bodies.append(f"{name} = {definition.__name__}")
+
+    def _add(self, name: str, value: Any, user: str) -> None:
+        origin, qualified = (getattr(value, key, None) for key in ("__module__", "__qualname__"))
+        if isinstance(value, ModuleType):
+            self._import(name, f"import {value.__name__} as {name}")
+        elif isinstance(value, Definition) and origin == self._namespace.get("__name__"):
+            check_top_level(value)
+            self.add_definition(name, value)
+        elif origin and getattr(sys.modules.get(origin), str(qualified), None) is value:
+            self._import(name, f"from {origin} import {qualified} as {name}")
+        elif _is_constant(value):
+            self._import(name, f"{name} = {value!r}")
+        else:
+            raise SettingError(
+                f"model: {user} uses {name}, a {type(value).__name__} of the script or notebook, "
+                f"which learners do not have: make it inside {user}, or "
+                f"{FIX.replace('it', user, 1)}"
+            )
+
+    def _import(self, name: str, line: str) -> None:
+        self._seen.add(name)
+        self._imports[line] = None
+
+
+def check_top_level(definition: Definition) -> None:
+    """Raise `SettingError` for a lambda, or a definition inside a function."""
+    if definition.__name__ == "<lambda>":
+        raise SettingError(
+            "model is a lambda, whose source learners cannot import; use def to give it a name"
+        )
+    if definition.__qualname__ != definition.__name__:
+        raise SettingError(
+            f"model {definition.__qualname__} is defined inside another one, so that learners "
+            "cannot import it; define it at the top level of a file or cell"
+        )
+
+
+def _namespace(definition: Definition) -> Mapping[str, Any]:
+    if isinstance(definition, FunctionType):
+        return definition.__globals__
+    functions = [code_owner.__globals__ for code_owner in _functions(definition)]
+    return functions[0] if functions else vars(sys.modules[definition.__module__])
+
+
+def _functions(definition: Definition) -> list[FunctionType]:
+    """Return a function, or the methods of a class that are defined with it."""
+    if isinstance(definition, FunctionType):
+        return [inspect.unwrap(definition)]
+    members = [getattr(member, "__func__", member) for member in vars(definition).values()]
+    unwrapped = [inspect.unwrap(each) for each in members if isinstance(each, FunctionType)]
+    return [each for each in unwrapped if each.__module__ == definition.__module__]
+
+
+def _source_of(definition: Definition) -> str:
+    """Return the text of a definition; `SettingError` if there is none."""
+    for file in _files(definition):
+        lines = linecache.getlines(file)
+        try:
+            tree = ast.parse("".join(lines))
+        except SyntaxError:
+            continue
+        for node in reversed([*_definitions(tree.body)]):
+            if node.name == definition.__name__:
+                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                return dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
+    raise SettingError(
+        f"model: the source of {definition.__name__} is not known, as it was typed in or made by "
+        f"exec, so that learners cannot import it: {FIX}"
+    )
+
+
+def _files(definition: Definition) -> Iterator[str]:
+    """Yield the files that may hold a definition, the likely ones first."""
+    yield from (function.__code__.co_filename for function in _functions(definition))
+    yield from filter(None, [getattr(sys.modules.get(definition.__module__), "__file__", None)])
+    # The cells of a notebook have no file, and a class without methods does not name its cell.
+    cells = [name for name, entry in linecache.cache.items() if len(entry) > 1 and entry[1] is None]
+    yield from reversed(cells)
+
+
+def _definitions(body: Iterable[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef]:
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            yield from _definitions(node.body)
+
+
+def _global_names(source: str) -> list[str]:
+    """Return the global names that a definition uses, in alphabetical order."""
+    names, tables = set[str](), [symtable.symtable(source, "<definition>", "exec")]
+    while tables:
+        table = tables.pop()
+        is_top = table.get_type() == "module"
+        tables += table.get_children()
+        names |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_global() or (is_top and symbol.is_referenced())
+        }
+    return sorted(names)
+
+
+def _submodule_imports(source: str, namespace: Mapping[str, Any]) -> list[str]:
+    """Return an import for each loaded submodule that is used as an attribute of its package."""
+    lines = set()
+    for node in ast.walk(ast.parse(source)):
+        value, parts = node, list[str]()
+        while isinstance(value, ast.Attribute):
+            parts.insert(0, value.attr)
+            value = value.value
+        root = namespace.get(value.id) if isinstance(value, ast.Name) else None
+        if not isinstance(root, ModuleType) or not hasattr(root, "__path__"):
+            continue
+        for end in range(1, len(parts) + 1):
+            name = ".".join([root.__name__, *parts[:end]])
+            if name in sys.modules:
+                lines.add(f"import {name}")
+    return sorted(lines)
+
+
+def _is_constant(value: Any) -> bool:
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except Exception:  # noqa: BLE001 - any value of the user, whatever its methods raise
+        return False

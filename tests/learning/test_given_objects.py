@@ -1,0 +1,147 @@
+"""Models that are given as Python objects get names that other processes can import."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from melisma import Task
+from melisma.errors import SettingError
+from melisma.learning.definitions import write_definition
+from melisma.learning.given_objects import GivenObjects, name_model
+from melisma.learning.loaded_task import LoadedTask, load_task
+from tests.live.tiny_task import Linear, blobs
+
+TASK = Task(name="objects", deadline_s=1.0, passes=1, shard_samples=50)
+
+
+class Net(nn.Sequential):
+    def __init__(self, width: int = 3) -> None:
+        super().__init__(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
+
+
+def make_net() -> nn.Module:
+    return Net(5)
+
+
+def load(model: Any, *, shipped: bool = True, **settings: Any) -> LoadedTask:
+    task = Task(name="objects", deadline_s=1.0, passes=1, shard_samples=50, **settings)
+    return load_task(task, None, GivenObjects(model, blobs()), shipped=shipped)
+
+
+def test_a_class_of_a_module_is_named_by_it_with_the_folder_to_import_it_from() -> None:
+    named = name_model(Net, shipped=True)
+    assert named.name == f"{__name__}:Net"
+    assert named.folders == (str(Path(__file__).parents[2]),)
+    loaded = load(Net)
+    assert loaded.initial.keys() == loaded.trainer.initial().keys()
+
+
+def test_a_function_that_returns_a_model_is_called() -> None:
+    assert load(make_net).trainer.initial()["0.weight"].shape == (5, 4)
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+def test_an_instance_gives_the_parameters_to_start_from(shipped: bool) -> None:
+    instance = Net()
+    loaded = load(instance, shipped=shipped)
+    expected = instance.state_dict()["2.weight"].numpy()
+    np.testing.assert_array_equal(loaded.initial["2.weight"], expected)
+    assert (loaded.trainer.initial()["2.weight"] != expected).any() == shipped
+
+
+def test_an_instance_is_built_again_with_the_arguments_of_the_task() -> None:
+    assert load(Net(7), model_args={"width": 7}).initial["0.weight"].shape == (7, 4)
+    with pytest.raises(SettingError, match="set them to its arguments, or pass a function"):
+        load(Net(7))
+
+
+def test_an_instance_and_a_saved_model_to_start_from_exclude_each_other() -> None:
+    with pytest.raises(SettingError, match="both give the parameters to start from"):
+        load(Net(), start="model.safetensors")
+
+
+def test_layers_of_pytorch_are_built_again_from_their_text() -> None:
+    instance = nn.Sequential(nn.Flatten(), nn.Linear(4, 6, bias=False), nn.Tanh(), nn.Linear(6, 2))
+    loaded = load(instance)
+    assert repr(loaded.trainer.model) == repr(instance)  # type: ignore[attr-defined]
+
+
+def test_a_layer_of_the_users_own_inside_of_them_is_refused() -> None:
+    with pytest.raises(SettingError, match="a layer of your own, Net, whose arguments"):
+        load(nn.Sequential(Net()))
+
+
+def test_a_trainer_class_or_instance_is_taken_too() -> None:
+    assert isinstance(load(Linear).trainer, Linear)
+    assert isinstance(load(Linear(TASK)).trainer, Linear)
+
+
+def test_a_simulated_run_takes_any_callable() -> None:
+    width = 9
+    loaded = load(lambda: Net(width), shipped=False)
+    assert loaded.trainer.initial()["0.weight"].shape == (9, 4)
+
+
+def test_data_in_memory_is_named_so() -> None:
+    loaded = load(Net)
+    assert (loaded.task.data, loaded.task.samples) == ("in memory", 600)
+
+
+SCRIPT = """
+from __future__ import annotations
+import xml
+import xml.dom
+from math import sqrt as root
+
+import numpy as np
+
+LIMITS = {"low": [1, 2.5], "high": None}
+
+
+def double(value: "int") -> int:
+    return 2 * value
+
+
+class Base:
+    scale = double(2)
+
+
+class Used(Base):
+    def compute(self, unused: Missing = None) -> float:
+        text = np.array([self.scale])
+        return root(text[0]) + LIMITS["low"][1] + len(xml.dom.__name__)
+
+
+if __name__ == "__main__":
+    import sys
+    from melisma.learning.definitions import write_definition
+
+    text = object()
+    name, folder = write_definition(Used)
+    sys.path.insert(0, str(folder))
+    module = __import__(name.partition(":")[0])
+    assert module.Used is not Used
+    print(module.Used().compute(None))
+    print(sorted(key for key in vars(module) if not key.startswith("__")))
+"""
+
+
+def test_a_definition_of_a_script_takes_what_it_uses_along_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    result = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    names = ["Base", "LIMITS", "Used", "annotations", "double", "np", "root", "xml"]
+    assert result.stdout == f"11.5\n{names}\n", result.stderr
+
+
+def test_a_definition_without_source_says_what_to_do() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("def build():\n    return 1\n", namespace)
+    with pytest.raises(SettingError, match=r"the source of build is not known.* file of its own"):
+        write_definition(namespace["build"])
