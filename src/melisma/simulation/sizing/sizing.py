@@ -122,7 +122,7 @@ def size(  # noqa: PLR0913 - each is a setting of its own
         goal.check_level(level)
         add_task_path(read, file)
         read = msgspec.structs.replace(
-            with_scheme(read, scheme), simulation=SimulationSettings(work=level)
+            with_scheme(read, scheme, file), simulation=SimulationSettings(work=level)
         )
     question = ask(find, read, fleet, goal, kind, most)
     with naming_task_file(file):
@@ -171,7 +171,9 @@ class _Trials:
             raise SettingError(f"seeds is {count}; expected at least 1")
         first = self._task.seed
         fleet = self._question.fleet_for(self._question.values[-1], first)
-        if self._task.simulation.work != "timing" or is_random(self._task, fleet):
+        draws_learners = self._task.sample is not None
+        trains = self._task.simulation.work != "timing"
+        if trains or draws_learners or is_random(self._task, fleet):
             self.seeds = tuple(range(first, first + count))
 
     def holds(self, index: int) -> bool:
