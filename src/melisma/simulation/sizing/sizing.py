@@ -17,7 +17,7 @@ from melisma.allocation.schemes import with_scheme
 from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import SimulationSettings, Task, naming_task_file, read_task
-from melisma.learning.loaded_task import add_module_path
+from melisma.learning.loaded_task import add_task_path
 from melisma.runs.report import Report
 from melisma.simulation.forecast import is_random
 from melisma.simulation.simulation import ComputeLevel, prepare, run
@@ -120,7 +120,7 @@ def size(  # noqa: PLR0913 - each is a setting of its own
         if accuracy is not None and work is None and level == "timing":
             level = "batched"
         goal.check_level(level)
-        add_module_path(read, file)
+        add_task_path(read, file)
         read = msgspec.structs.replace(
             with_scheme(read, scheme), simulation=SimulationSettings(work=level)
         )
