@@ -67,10 +67,10 @@ class SimulationOptions:
         """Raise `SettingError` for an unknown level or a number out of range."""
         types = {"scheme": str | None, "learners": PositiveInt | None, "seed": int | None}
         check_arguments("SimulationOptions", types, vars(self))
-        if not isinstance(self.faults, str | int | tuple):
+        if not isinstance(self.faults, str | int | tuple) and not callable(self.faults):
             raise SettingError(
                 f"SimulationOptions: faults: {describe(self.faults)}; expected text such as "
-                "'crash 1 at 9', or a seed"
+                "'crash 1 at 9', a seed, or a function"
             )
         if self.work not in (None, *get_args(ComputeLevel)):
             expected = suggest(str(self.work), get_args(ComputeLevel))
