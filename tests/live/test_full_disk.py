@@ -55,11 +55,14 @@ class Filler:
 def test_a_full_disk_ends_a_run_and_says_what_was_kept(small_disk: Path, is_live: bool) -> None:
     folder, task, fleet = small_disk / "run", make_task(**TINY), make_fleet()
     fill, trained = Filler(small_disk), SimulationOptions(work="train")
-    with pytest.raises(DataError) as caught:
+
+    def run() -> Report:
         if is_live:
-            training.run(preparation.prepare(task, fleet, folder=folder), watch=fill)
-        else:
-            simulation.run(simulation.prepare(task, fleet, trained), folder, fill)
+            return training.run(preparation.prepare(task, fleet, folder=folder), watch=fill)
+        return simulation.run(simulation.prepare(task, fleet, trained), folder, fill)
+
+    with pytest.raises(DataError) as caught:
+        run()
     # A live run writes its model after each cycle, and frees its shards at the end.
     kept = "model.safetensors, trace.jsonl" if is_live else "trace.jsonl"
     assert str(caught.value) == (
