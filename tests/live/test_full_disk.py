@@ -56,11 +56,10 @@ def test_a_full_disk_ends_a_run_and_says_what_was_kept(small_disk: Path, is_live
     folder, task, fleet = small_disk / "run", make_task(**TINY), make_fleet()
     fill, trained = Filler(small_disk), SimulationOptions(work="train")
 
-    def run() -> None:
+    def run() -> Report:
         if is_live:
-            training.run(preparation.prepare(task, fleet, folder=folder), watch=fill)
-        else:
-            simulation.run(simulation.prepare(task, fleet, trained), folder, fill)
+            return training.run(preparation.prepare(task, fleet, folder=folder), watch=fill)
+        return simulation.run(simulation.prepare(task, fleet, trained), folder, fill)
 
     with pytest.raises(DataError) as caught:
         run()

@@ -20,7 +20,7 @@ from tests.live.short_run import build, run_task
         (
             {"scheme": "fastest"},
             SettingError,
-            "no scheme is called 'fastest'; expected one of equal, .*, dab$",
+            "no scheme is called 'fastest'; expected one of equal, .*, dab, or package",
         ),
         # Refused before the data is loaded.
         ({"scheme": "med", "data": "nowhere:load"}, SettingError, "cannot run a cycle of one task"),

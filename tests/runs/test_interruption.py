@@ -1,14 +1,13 @@
 import os
 import signal
 import threading
-from concurrent.futures import Future
 from sys import _current_frames
 from time import sleep
 from traceback import walk_stack
 
 import pytest
 
-from melisma.runs.interruption import Cancellation, interruptible, run_in_thread
+from melisma.runs.interruption import CallerThread, Cancellation, interruptible, run_in_thread
 from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
 from melisma.simulation.fault_search import search_faults
@@ -77,7 +76,8 @@ def interrupt_main_thread() -> None:
     main = threading.main_thread().ident
     assert main is not None
     while not any(
-        frame.f_code is Future.result.__code__ for frame, _ in walk_stack(_current_frames()[main])
+        frame.f_code is CallerThread.serve.__code__
+        for frame, _ in walk_stack(_current_frames()[main])
     ):
         sleep(0.001)
     os.kill(os.getpid(), signal.SIGINT)

@@ -47,6 +47,7 @@ class CallerThread:
         self._cancellation = cancellation
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._error: Exception | None = None
+        self._ended = False
 
     def call(self, function: Callable[[], object]) -> None:
         """Let the waiting thread call a function, after those that wait for it already."""
@@ -54,11 +55,12 @@ class CallerThread:
 
     def end(self) -> None:
         """Let `serve` return when it has called all functions."""
+        self._ended = True
         self._calls.put(None)
 
     def serve(self) -> None:
         """Call functions until the end; raise the first error of one."""
-        while (function := self._calls.get()) is not None:
+        while function := self._next():
             try:
                 if self._error is None:
                     function()
@@ -67,6 +69,10 @@ class CallerThread:
                 self._cancellation.request(describe_callback_error(error))
         if self._error is not None:
             raise self._error
+
+    def _next(self) -> Callable[[], object] | None:
+        """Wait for a function; None at the end, also if Ctrl-C interrupted that answer before."""
+        return None if self._ended and self._calls.empty() else self._calls.get()
 
 
 def describe_callback_error(error: Exception) -> str:
