@@ -187,7 +187,12 @@ def take_learners(fleet: Fleet, learners: Ints) -> Fleet:
     subset: Fleet = _take_columns(fleet, learners)
     return replace(
         subset,
-        availability=replace(availability, traced=Changes(traced.at_s, numbers, traced.kinds)),
+        availability=replace(
+            availability,
+            traced=Changes(traced.at_s, numbers, traced.kinds),
+            hours=_take_columns(availability.hours, learners),
+            battery=_take_columns(availability.battery, learners),
+        ),
         noise=_take_columns(fleet.noise, learners),
         names=tuple(fleet.names[learner] for learner in learners.tolist()),
         discloses=tuple(fleet.discloses[learner] for learner in learners.tolist()),
