@@ -4,13 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from melisma.cli.options import DEFAULT_FLEET
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import TaskSizes
 from melisma.simulation import forecast as forecast_module
-from melisma.simulation.forecast import Forecast, first_cycle_failure, forecast
+from melisma.simulation.forecast import Forecast, first_cycle_failure, forecast, take_learners
 from melisma.testing import make_task
 
 ALL_IN_TIME = Forecast(1.0, 1.0, 1.0, 1.0, 1.0)
@@ -95,3 +97,15 @@ def test_a_sample_of_many_learners_gives_about_the_same(
     assert part != full
     assert part.weight_in_time == pytest.approx(full.weight_in_time, abs=0.03)
     assert part.awake_on_average == pytest.approx(full.awake_on_average, abs=0.03)
+
+
+def test_a_part_of_a_fleet_has_the_rows_of_its_learners_in_every_array() -> None:
+    whole = read_fleet(DEFAULT_FLEET, 6)
+    part = take_learners(whole, np.array([1, 4]))
+    assert part.names == (whole.names[1], whole.names[4])
+    availability = part.availability
+    for table in (part, part.noise, availability, availability.hours, availability.battery):
+        arrays = {k: v for k, v in vars(table).items() if isinstance(v, np.ndarray)}
+        assert arrays
+        assert {name: len(array) for name, array in arrays.items()} == dict.fromkeys(arrays, 2)
+    assert part.present_at_start.tolist() == [True, True]
