@@ -56,7 +56,8 @@ def default(field: msgspec.structs.FieldInfo) -> str:
     value: Any = field.default
     if field.default_factory is not NODEFAULT:
         value = field.default_factory()
-    if value is NODEFAULT:
+    # Python may pass `model` and `data` as objects; a file has to name them.
+    if value is NODEFAULT or value == "":
         return "required"
     if isinstance(value, msgspec.Struct):
         return "table"

@@ -60,7 +60,7 @@ def test_the_defaults_of_the_options_are_those_of_the_command() -> None:
 
 def test_the_files_on_the_fleet_page_can_be_read(tmp_path: Path) -> None:
     page = (DOCS / "fleet" / "index.md").read_text(encoding="utf-8")
-    task, fleet = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    task, fleet, *_ = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "TASK.toml").write_text(task, encoding="utf-8")
     (tmp_path / "FLEET.toml").write_text(fleet, encoding="utf-8")
     assert read_task(tmp_path / "TASK.toml").passes == 5

@@ -172,9 +172,8 @@ def _plan_cycle(
 ) -> PlanReport:
     (task,) = tasks
     local_shards = fleet.local_shards(task) if task.mode == "federated" else None
-    expected = forecast(_task_to_run(scheme, task), fleet)
-    drawn, learners = _draw_first(task, fleet), fleet.learners
-    if drawn.size < learners:
+    drawn, whole = _draw_first(task, fleet), fleet
+    if drawn.size < whole.learners:
         local_shards = None if local_shards is None else local_shards[drawn]
         fleet = take_learners(fleet, drawn)
     # As in a run, learners that request shards take overlap into account, and other plans do not.
@@ -192,6 +191,7 @@ def _plan_cycle(
     passes = np.maximum(plan.updates, busy)
     seconds = problem.with_overlap(task.overlap).seconds(plan.shards, passes)
     late = seconds > task.deadline_s
+    expected = forecast(_task_to_run(scheme, task), whole)
     columns = {
         "name": fleet.names,
         "shards": plan.shards,
@@ -201,7 +201,7 @@ def _plan_cycle(
     }
     return {
         "learners": LearnerRows(columns),
-        "not_drawn": learners - drawn.size,
+        "not_drawn": whole.learners - drawn.size,
         "handed_out": int(plan.shards.sum()),
         "hands_out_all": scheme.hands_out_all,
         "idle": int(np.count_nonzero(~busy)),
