@@ -56,8 +56,8 @@ def default(field: msgspec.structs.FieldInfo) -> str:
     value: Any = field.default
     if field.default_factory is not NODEFAULT:
         value = field.default_factory()
-    # Python may pass `model` and `data` as objects; a file has to name them.
-    if value is NODEFAULT or value == "":
+    # Python may pass models and data as objects; a file has to name them.
+    if value is NODEFAULT or (field.name in ("model", "data") and value == ""):
         return "required"
     if isinstance(value, msgspec.Struct):
         return "table"
