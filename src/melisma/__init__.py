@@ -56,6 +56,7 @@ __all__ = [
     "simulate",
     "simulate_peers",
     "simulation",
+    "size",
     "testing",
     "train",
 ]
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from melisma.simulation.comparison.comparison import compare
     from melisma.simulation.peers.peer_simulation import simulate_peers
     from melisma.simulation.simulation import SimulationOptions, simulate
+    from melisma.simulation.sizing.sizing import size
 else:
     _FROM = {
         "CycleResult": "runs.cycle_result",
@@ -88,6 +90,7 @@ else:
         "run_peers": "live.peer.local_group",
         "simulate": "simulation.simulation",
         "simulate_peers": "simulation.peers.peer_simulation",
+        "size": "simulation.sizing.sizing",
         "train": "live.training",
     }
 

@@ -95,7 +95,7 @@ def test_a_problem_without_costs_keeps_its_bounds() -> None:
 def test_updates_that_fit_need_costs() -> None:
     with pytest.raises(
         SettingError,
-        match="costs of the learners are unknown, so the updates that fit are too; set passes",
+        match="costs of the learners are unknown, so the passes that fit are too; set passes",
     ):
         CyclePlan.from_shards(problem().without_costs(), np.array([7, 7]), None)
     assert CyclePlan.from_shards(

@@ -37,6 +37,7 @@ def peak_bytes(process: "subprocess.Popen[str]") -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_gigabytes_pass_through_a_worker_that_grows_by_no_more(
     worker: "subprocess.Popen[str]",
 ) -> None:

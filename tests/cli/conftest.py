@@ -28,6 +28,8 @@ def contents(value: Any) -> Any:
     """Return what a dataclass holds, also in its arrays, as a key of a dictionary."""
     if is_dataclass(value):
         return tuple(contents(getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, dict):
+        return tuple((key, contents(item)) for key, item in value.items())
     return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
 
 

@@ -1,6 +1,8 @@
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -149,7 +151,7 @@ def test_every_subcommand_can_be_loaded_and_has_help(name: str) -> None:
 @pytest.mark.parametrize("group", [[], ["peers"], ["axon"], ["data"]])
 def test_the_help_of_a_group_shows_whole_summaries(group: list[str]) -> None:
     result = CliRunner().invoke(cli.melisma, [*group, "--help"], terminal_width=80)
-    commands = result.output.partition("Commands:\n")[2].splitlines()
+    commands = re.findall(r"^  [a-z]+ .*", result.output.partition("--help")[2], re.MULTILINE)
     assert commands
     assert all(line.endswith(".") and not line.endswith("...") for line in commands)
 
@@ -186,3 +188,42 @@ def test_subcommands_are_not_imported_until_they_are_used() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout == "['melisma.cli.suggestions']\n"
+
+
+def test_the_help_groups_the_subcommands() -> None:
+    text = CliRunner().invoke(cli.melisma, ["--help"], terminal_width=80).output
+    headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":")]
+    assert headings == ["Options", *cli.COMMAND_GROUPS]
+    listed = re.findall(r"^  ([a-z]+) ", text, re.MULTILINE)
+    assert listed == list(cli.SUBCOMMANDS)
+    assert len(set(listed)) == len(listed)
+
+
+def leaf_commands(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands that do something, with their paths."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        each = command.get_command(context, name)
+        assert each is not None
+        yield from leaf_commands(each, f"{path} {name}".strip())
+
+
+def test_every_command_has_json() -> None:
+    commands = dict(leaf_commands(cli.melisma))
+    assert len(commands) > 25
+    assert [
+        path
+        for path, command in commands.items()
+        if not any("--json" in option.opts for option in command.params)
+    ] == []
+
+
+def test_data_and_tokens_are_printed_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = CliRunner().invoke(cli.melisma, ["data", "where", "mnist", "--json"])
+    assert json.loads(where.output)["folder"].endswith("mnist")
+    monkeypatch.setenv("AXON_TOKEN", "secret")
+    token = CliRunner().invoke(cli.melisma, ["axon", "token", "ann", "--json"])
+    assert json.loads(token.output)["name"] == "ann"

@@ -221,7 +221,7 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scheme": '"fedavg"'}, "task.scheme: 'fedavg'; expected one of equal, proportional"),
+        ({"scheme": '"fedavg"'}, "task: no scheme is called 'fedavg'; expected one of equal"),
         ({"scheme": '"staleness"'}, "task.passes: scheme staleness chooses the passes; remove"),
     ],
 )

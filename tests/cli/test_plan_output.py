@@ -305,3 +305,19 @@ def test_without_files_the_default_task_and_fleet_are_planned() -> None:
     assert code == 0
     assert out.startswith("digits: dab, 4 learners\n")
     assert "pi-kitchen" in out
+
+
+def test_a_sample_of_learners_is_planned_and_the_others_are_not_idle(tmp_path: Path) -> None:
+    task = tmp_path / "task.toml"
+    task.write_text(
+        '[task]\nname = "t"\nmodel = "twonn"\ndata = "mnist"\npasses = 1\ndeadline_s = 6.0\n'
+        "sample = 0.25\n"
+    )
+    fleet = write_group(tmp_path / "fleet.toml", 8)
+    code, out, _ = plan(str(task), "--fleet", str(fleet))
+    assert code == 0
+    assert "each cycle draws 2 of 8 learners; these are the first cycle's" in out
+    report = parse_json(plan(str(task), "--fleet", str(fleet), "--json")[1])
+    assert (len(report["learners"]), report["not_drawn"], report["idle"]) == (2, 6, 0)
+    code, _, problem = plan(str(task), "--fleet", str(fleet), "--scheme", "med")
+    assert (code, "task.sample: scheme med does not support it" in problem) == (2, True)

@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from melisma.errors import SettingError
 from melisma.fleet import availability
-from melisma.fleet.availability import CHANGE_NAMES, JOIN, LEAVE, SLEEP, WAKE, Availability, Changes
+from melisma.fleet.availability import (
+    CHANGE_NAMES,
+    JOIN,
+    LEAVE,
+    SLEEP,
+    WAKE,
+    Availability,
+    BatteryLimits,
+    Changes,
+)
+from melisma.fleet.day_hours import DayHours
 from melisma.fleet.files.trace_file import ALLOWED_NEXT
 
 NEVER = np.inf
@@ -20,7 +30,13 @@ def build(
     """Build learners that are always present, except for `columns`, scalars or one per learner."""
     values = {"joins_s": 0.0, "leaves_s": NEVER, "awake_s": NEVER, "asleep_s": 0.0} | columns
     arrays = {k: np.broadcast_to(v, learners).astype(np.float64) for k, v in values.items()}
-    return Availability(**arrays, traced=changes(*(traced or [])))
+    all_day, mains = np.full(learners, np.nan), np.full(learners, np.inf)
+    return Availability(
+        **arrays,
+        traced=changes(*(traced or [])),
+        hours=DayHours(all_day, all_day, 0.0),
+        battery=BatteryLimits(mains, np.zeros(learners)),
+    )
 
 
 def changes(*rows: tuple[float, int, int]) -> Changes:

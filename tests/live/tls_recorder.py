@@ -24,6 +24,7 @@ class TlsRecorder:
         self._orchestrator, self._device, self._target = orchestrator, device, join_string
         self._fingerprint = identity_fingerprint(orchestrator)
         self._sent: list[bytearray] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self._started, self._ended = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._loop: asyncio.AbstractEventLoop
@@ -51,20 +52,36 @@ class TlsRecorder:
         self._started.set()
         await self._ended.wait()
         server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Connections that were aborted are closed in the next rounds of the loop.
+        for _ in range(5):
+            await asyncio.sleep(0)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         record = bytearray()
         self._sent.append(record)
-        with contextlib.suppress(OSError):
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.append(task)
+        writers = [writer]
+        try:
             target_reader, target_writer = await asyncio.open_connection(
                 self._target.hosts[0],
                 self._target.port,
                 ssl=client_context(self._fingerprint, self._device),
                 server_hostname="",
             )
+            writers.append(target_writer)
             await asyncio.gather(
                 _copy(reader, target_writer, record), _copy(target_reader, writer, bytearray())
             )
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            for each in writers:
+                each.transport.abort()
 
 
 async def _copy(

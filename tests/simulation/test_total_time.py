@@ -13,6 +13,7 @@ from melisma.runs.report import Report
 from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
 from melisma.simulation.invariants.invariants import run_checked
+from tests.lanes import cases
 from tests.simulation.scenarios import LEARNERS, make_fleet, make_scenario
 
 DEFAULT_RULES: dict[str, Any] = {"extension": True, "overlap": True, "quorum": 0.8, "late": "carry"}
@@ -34,7 +35,7 @@ def run(
 
 
 @pytest.mark.parametrize("scheme", ["dab", "staleness", "synchronous", "proportional", "equal"])
-@pytest.mark.parametrize("total_s", [20.0, 60.0, 600.0])
+@pytest.mark.parametrize("total_s", [20.0, pytest.param(600.0, marks=pytest.mark.slow)])
 def test_a_run_ends_in_time_and_uses_it(scheme: str, total_s: float) -> None:
     passes = {"passes": 2} if scheme == "dab" else {"passes": None}
     report = run(total_s, scheme=scheme, **passes)
@@ -69,7 +70,7 @@ def test_a_total_time_in_which_no_shard_can_be_trained_is_an_error() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(cases(24)))
 def test_a_run_with_faults_ends_in_time(seed: int) -> None:
     faults = (
         "crash 1 at 9 for 5",

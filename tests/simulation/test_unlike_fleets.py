@@ -7,7 +7,13 @@ from benchmarks.simulation import fleets
 SEED = 11
 
 
-@pytest.mark.parametrize("name", fleets.SETTINGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "300 devices of three kinds" else pytest.param(name, marks=pytest.mark.slow)
+        for name in fleets.SETTINGS
+    ],
+)
 def test_a_small_fleet_reaches_the_targets_of_the_benchmark(name: str) -> None:
     # With few sleepers, more than a fifth of the work falls asleep in a cycle now and then.
     learners = 250 if "sleep" in name else 60

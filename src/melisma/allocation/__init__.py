@@ -7,8 +7,8 @@
     cycle_problem.py   CycleProblem and CyclePlan: one task in one cycle
     equal.py           the same share for all
     proportional.py    shares by speed
-    synchronous.py     the most updates that all can do
-    staleness/         least difference of updates
+    synchronous.py     the most passes that all can make
+    staleness/         least difference of passes
     dab.py             the share that each learner requests
     shared_problem.py  SharedProblem and SharedPlan: several tasks within a budget
     med/               least sum of the tasks' seconds

@@ -177,7 +177,7 @@ class CyclePlan:
         """Return the plan with `passes` for all learners with shards; None means those that fit."""
         if passes is None and not problem.has_costs:
             raise SettingError(
-                "the costs of the learners are unknown, so the updates that fit are too; set passes"
+                "the costs of the learners are unknown, so the passes that fit are too; set passes"
             )
         if passes is None:
             return cls(shards, problem.most_updates(shards))

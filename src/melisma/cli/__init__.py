@@ -31,6 +31,7 @@ is printed as one line.
     run.py                `melisma run`
     scheme_option.py      the `--scheme` option of several subcommands
     simulate.py           `melisma simulate`
+    size.py               `melisma size`
     starter_files.py      the text of the files that `melisma init` writes
     status.py             `melisma status`
     status_line.py        a line of a terminal that changes while a command computes
@@ -55,21 +56,15 @@ from melisma.cli.suggestions import SuggestingGroup
 from melisma.errors import MelismaError, MelismaWarning, SettingError
 from melisma.text import visible_part
 
-SUBCOMMANDS = (
-    *(
-        "init",
-        "run",
-        "orchestrate",
-        "join",
-        "doctor",
-        "status",
-        "code",
-        "learners",
-        "revoke",
-        "rename",
-    ),
-    *("simulate", "compare", "evaluate", "peers", "plan", "bench", "data", "axon"),
-)
+# By the heading in the help.
+COMMAND_GROUPS = {
+    "Train": ("init", "run", "orchestrate", "join", "peers", "evaluate"),
+    "Plan and simulate": ("plan", "simulate", "compare", "size"),
+    "Devices of an orchestrator": ("status", "learners", "code", "rename", "revoke"),
+    "Tools": ("doctor", "bench", "data", "axon"),
+}
+SUBCOMMANDS = tuple(name for names in COMMAND_GROUPS.values() for name in names)
+SUMMARY_LETTERS = 100
 
 # Of subcommands whose module has another name.
 MODULES = {"learners": "enrolled_learners"}
@@ -87,6 +82,20 @@ class LazyGroup(SuggestingGroup):
         command = import_module(f"{__name__}.{MODULES.get(cmd_name, cmd_name)}").command
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the subcommands under the headings of their groups."""
+        width = max(map(len, SUBCOMMANDS))
+        for heading, names in COMMAND_GROUPS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [
+                        (f"{name:{width}}", each.get_short_help_str(SUMMARY_LETTERS))
+                        for name, each in commands
+                        if each is not None
+                    ]
+                )
 
 
 @click.group(cls=LazyGroup)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -94,32 +94,45 @@ def find_command(board: str | None, seconds: float, token: str | None, as_json: 
 @listen_option
 @token_option
 @tls_option
-def board_command(listen: str | None, token: str | None, tls: bool) -> None:
+@json_option
+def board_command(listen: str | None, token: str | None, tls: bool, as_json: bool) -> None:
     """Run a notice board (port 8002) until interrupted."""
     board = axon.board_worker(**_listen_arguments(listen), token=token, tls=tls)
-    board.serve(on_started=lambda address: click.echo(f"notice board at {address}"))
+    board.serve(on_started=_say_address("notice board", as_json=as_json))
 
 
 @command.command("relay")
 @listen_option
 @token_option
 @tls_option
-def relay_command(listen: str | None, token: str | None, tls: bool) -> None:
+@json_option
+def relay_command(listen: str | None, token: str | None, tls: bool, as_json: bool) -> None:
     """Run a relay (port 8001) until interrupted."""
     relay = axon.Relay(**_listen_arguments(listen), token=token, tls=tls)
-    relay.serve(on_started=lambda address: click.echo(f"relay at {address}"))
+    relay.serve(on_started=_say_address("relay", as_json=as_json))
 
 
 @command.command("token")
 @click.argument("name")
 @click.option("--lifetime", "lifetime_s", type=float, help="Seconds until the token expires.")
 @click.option("--once", is_flag=True, help="Valid for one call.")
-def token_command(name: str, lifetime_s: float | None, once: bool) -> None:
+@json_option
+def token_command(name: str, lifetime_s: float | None, once: bool, as_json: bool) -> None:
     """Issue a token for NAME from the secret in $AXON_TOKEN."""
     secret = os.environ.get("AXON_TOKEN")
     if not secret:
         raise SettingError("AXON_TOKEN is not set; set it to the worker's token")
-    click.echo(axon.issue_token(secret, name, lifetime_s=lifetime_s, once=once))
+    token = axon.issue_token(secret, name, lifetime_s=lifetime_s, once=once)
+    click.echo(json.dumps({"name": name, "token": token}) if as_json else token)
+
+
+def _say_address(kind: str, *, as_json: bool) -> Callable[[str], None]:
+    """Return a function that prints the address of a service that has started."""
+
+    def say(address: str) -> None:
+        click.echo(json.dumps({"address": address}) if as_json else f"{kind} at {address}")
+
+    return say
 
 
 def _listen_arguments(listen: str | None) -> dict[str, Any]:

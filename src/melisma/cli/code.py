@@ -3,7 +3,8 @@
 import click
 
 from melisma import axon
-from melisma.cli.output import write
+from melisma.cli.options import json_option
+from melisma.cli.output import write, write_json
 from melisma.errors import RefusedError, SettingError
 from melisma.live.orchestrator.running_orchestrator import require_running
 
@@ -11,7 +12,8 @@ ANSWER_S = 10.0
 
 
 @click.command("code", short_help="Show a new code with which devices join.")
-def command() -> None:
+@json_option
+def command(as_json: bool) -> None:
     """Show a new code with which a device joins; pairing that pauses or has stopped goes on."""
     running = require_running()
     with axon.connect(
@@ -24,4 +26,7 @@ def command() -> None:
                 "the orchestrator does not pair by a code: start it without --no-discovery, with "
                 '"melisma[discovery]" installed'
             ) from error
-    write(f"{code}\n")
+    if as_json:
+        write_json({"code": code})
+    else:
+        write(f"{code}\n")

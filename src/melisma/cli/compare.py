@@ -19,6 +19,7 @@ from melisma.cli.options import (
     DEFAULT_FLEET,
     DEFAULT_TASK,
     FILE,
+    check_picture_path,
     default_fleet_option,
     default_task_argument,
     faults_option,
@@ -29,7 +30,6 @@ from melisma.cli.output import exit_with, write
 from melisma.cli.scheme_option import CYCLE_SCHEMES, format_schemes
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.compare_view import compare_view, run_line
-from melisma.errors import SettingError
 from melisma.runs.svg import save_picture
 from melisma.simulation.comparison.comparison import ComparedRun, compare
 from melisma.simulation.compute.memory import keep_freed_memory
@@ -89,7 +89,7 @@ def command(  # noqa: PLR0913 - one argument per option
     names = [name.strip() for name in schemes.split(",")]
     numbers = range(first_seed, first_seed + seeds)
     options = SimulationOptions(learners=learners, work=work, faults=faults)
-    _check_picture_path(picture)
+    check_picture_path(picture)
     # Output of the user's modules must not mix with the comparison.
     with _watch_runs(len(names) * seeds, quiet=as_json) as watch, redirect_stdout(sys.stderr):
         comparison = compare(*files, names, numbers, options, accuracy=accuracy, watch=watch)
@@ -120,11 +120,3 @@ def _watch_runs(count: int, *, quiet: bool) -> Iterator[Callable[[ComparedRun], 
         bar = progress.add_task("simulating", total=count)
         progress.refresh()
         yield lambda run: progress.update(bar, advance=1, description=run_line(run), refresh=True)
-
-
-def _check_picture_path(picture: Path | None) -> None:
-    """Raise SettingError before the runs if the picture cannot be saved after them."""
-    if picture is not None and (picture.is_dir() or not picture.parent.is_dir()):
-        raise SettingError(f"--picture is {picture}; expected a file in an existing folder")
-    if picture is not None and picture.suffix != ".svg":
-        raise SettingError(f"--picture is {picture}; expected a name that ends with .svg")

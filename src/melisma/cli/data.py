@@ -33,15 +33,24 @@ def list_command(as_json: bool) -> None:
 
 @command.command("get")
 @click.argument("names", nargs=-1, required=True)
-def get_command(names: tuple[str, ...]) -> None:
+@json_option
+def get_command(names: tuple[str, ...], as_json: bool) -> None:
     """Download data sets; those that are stored already are kept."""
+    folders = {}
     for name in names:
-        click.echo(datasets.fetch_dataset(name))
+        folders[name] = str(datasets.fetch_dataset(name))
+        if not as_json:
+            click.echo(folders[name])
+    if as_json:
+        click.echo(json.dumps(folders))
 
 
 @command.command("where")
 @click.argument("name")
-def where_command(name: str) -> None:
+@json_option
+def where_command(name: str, as_json: bool) -> None:
     """Print the folder of a data set, downloaded or not."""
     datasets.catalog_entry(name)
-    click.echo(datasets.cache_folder(name))
+    folder = str(datasets.cache_folder(name))
+    found = {"name": name, "folder": folder, "downloaded": datasets.is_cached(name)}
+    click.echo(json.dumps(found) if as_json else folder)

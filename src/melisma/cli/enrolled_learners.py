@@ -4,7 +4,7 @@ import click
 import msgspec
 
 from melisma.cli.options import json_option
-from melisma.cli.output import write
+from melisma.cli.output import write, write_json
 from melisma.cli.status import ask_status
 from melisma.cli.views.status_view import enrolled_view
 from melisma.live.orchestrator.registry import Registry
@@ -19,7 +19,7 @@ def command(as_json: bool) -> None:
     states = {item.name: item.state for item in ask_status(running).learners} if running else {}
     if as_json:
         rows = [msgspec.to_builtins(item) | {"state": states.get(item.name)} for item in learners]
-        write(msgspec.json.encode(rows).decode() + "\n")
+        write_json(rows)
     elif not learners:
         write("no device has joined yet: melisma orchestrate shows how\n")
     else:

@@ -13,7 +13,7 @@ import numpy as np
 from melisma.atomic import write_atomic
 from melisma.cli import starter_files
 from melisma.cli.options import FILE, json_option, time_options
-from melisma.cli.output import write
+from melisma.cli.output import write, write_json
 from melisma.cli.starter_files import (
     DEFAULT_DEVICES,
     SUBJECTS,
@@ -218,7 +218,7 @@ def _print_next(files: list[Path], *, as_json: bool) -> None:
     }
     if as_json:
         result = {"files": [str(path) for path in files], "next": list(commands)}
-        write(msgspec.json.encode(result).decode() + "\n")
+        write_json(result)
         return
     width = max(map(len, commands))
     lines = [f"wrote {path}" for path in files] + ["next:"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from melisma.cli.process_list import hide_argument
+from melisma.errors import SettingError
 
 if TYPE_CHECKING:
     from melisma.fleet.run_time import RunTime
@@ -104,3 +105,11 @@ faults_option = click.option(
 search_faults_option = click.option(
     "--search-faults", type=COUNT, metavar="N", help="Check N random fault schedules."
 )
+
+
+def check_picture_path(picture: Path | None) -> None:
+    """Raise SettingError before the runs if the picture cannot be saved after them."""
+    if picture is not None and (picture.is_dir() or not picture.parent.is_dir()):
+        raise SettingError(f"--picture is {picture}; expected a file in an existing folder")
+    if picture is not None and picture.suffix != ".svg":
+        raise SettingError(f"--picture is {picture}; expected a name that ends with .svg")

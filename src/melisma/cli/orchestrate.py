@@ -7,7 +7,6 @@ from pathlib import Path
 from threading import Lock
 
 import click
-import msgspec
 from rich.live import Live
 
 from melisma.cli.options import (
@@ -19,7 +18,7 @@ from melisma.cli.options import (
     json_option,
     run_options,
 )
-from melisma.cli.output import exit_with, has_live_terminal, write
+from melisma.cli.output import exit_with, has_live_terminal, write, write_json
 from melisma.cli.run import RunWatcher, live_view
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
@@ -191,7 +190,7 @@ def command(  # noqa: PLR0913 - one argument per option
     with screen.open():
         report = run_orchestrator(prepared, settings, screen)
     if as_json:
-        write(msgspec.json.encode(report.as_dict()).decode() + "\n")
+        write_json(report.as_dict())
     else:
         write(run_summary_view(report))
     exit_with(report.outcome)

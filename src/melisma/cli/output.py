@@ -2,8 +2,9 @@
 
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import msgspec
 from rich.console import Console, RenderableType
 
 from melisma.errors import MelismaError
@@ -30,6 +31,11 @@ def write(view: RenderableType | str) -> None:
         # A reader that closes its pipe early, as `head` does, is no error.
         if not isinstance(error, BrokenPipeError):
             raise MelismaError(f"standard output: {error.strerror}") from error
+
+
+def write_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    write(msgspec.json.encode(value).decode() + "\n")
 
 
 def has_live_terminal() -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 from threading import Lock
 
 import click
-import msgspec
 from rich.console import Console, RenderableType
 from rich.live import Live
 
@@ -23,7 +22,7 @@ from melisma.cli.options import (
     learners_option,
     run_options,
 )
-from melisma.cli.output import exit_with, has_live_terminal, write
+from melisma.cli.output import exit_with, has_live_terminal, write, write_json
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import FETCHING_S, cycle_line, run_view
@@ -148,7 +147,7 @@ def command(  # noqa: PLR0913 - one argument per option
     with watch_run(watcher, as_json=as_json) as watch:
         report = run(prepared, port, watch, on_fetch=watcher.on_fetch)
     if as_json:
-        write(msgspec.json.encode(report.as_dict()).decode() + "\n")
+        write_json(report.as_dict())
     else:
         write(run_summary_view(report))
     exit_with(report.outcome)

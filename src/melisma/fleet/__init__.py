@@ -15,6 +15,8 @@
     states.py          operating states, and costs that depend on them
     variation.py       noise and bandwidth traces: how speeds and links vary during a run
     availability.py    when learners join, leave, sleep and wake
+    day_hours.py       hours of the day in which learners are available
+    shared_link.py     the orchestrator's own link, which learners share
     estimates.py       measured costs with their spread
     t_distribution.py  quantiles of Student's t distribution
     channel.py         radio rates from distance

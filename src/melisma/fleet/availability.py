@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from melisma.errors import SettingError
 from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.day_hours import DayHours
 from melisma.fleet.rng import uniform
 
 CHANGE_NAMES = ("join", "leave", "sleep", "wake")
@@ -54,11 +55,25 @@ class Changes:
 
 
 @dataclass(frozen=True, eq=False)
+class BatteryLimits:
+    """Joules that each battery holds, infinite without one, and the power that recharges it."""
+
+    capacity_j: Floats
+    recharge_w: Floats
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether any device has a battery."""
+        return bool(np.isfinite(self.capacity_j).any())
+
+
+@dataclass(frozen=True, eq=False)
 class Availability:
     """Times of joining and leaving, mean spans awake and asleep, and traced changes.
 
     A learner that stays has `leaves_s` of infinity; one that never sleeps, `awake_s` of infinity.
     A traced learner joins at 0, stays and never sleeps, except for the events of the trace.
+    Outside its `hours` a learner is absent, as it is while its `battery` is empty.
     """
 
     joins_s: Floats
@@ -66,6 +81,8 @@ class Availability:
     awake_s: Floats
     asleep_s: Floats
     traced: Changes
+    hours: DayHours
+    battery: BatteryLimits
 
     @property
     def present_at_start(self) -> NDArray[np.bool_]:
@@ -76,7 +93,7 @@ class Availability:
         at_start = self.traced.select(self.traced.at_s <= 0.0)
         # Of several changes at 0 the last one counts.
         present[at_start.learners] = np.isin(at_start.kinds, (JOIN, WAKE))
-        return present
+        return present & self.hours.open_at_start
 
     @property
     def settings_in_use(self) -> list[str]:
@@ -86,6 +103,8 @@ class Availability:
             "leaves_s": np.isfinite(self.leaves_s).any(),
             "awake_s and asleep_s": np.isfinite(self.awake_s).any(),
             "trace": len(self.traced) > 0,
+            "hours": not np.isnan(self.hours.from_s).all(),
+            "battery_j": self.battery.is_limited,
         }
         return [name for name, in_use in used.items() if in_use]
 

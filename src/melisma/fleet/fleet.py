@@ -19,6 +19,7 @@ from melisma.fleet.arguments import describe, to_plain
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import Availability, Changes
 from melisma.fleet.files.toml_file import convert
+from melisma.fleet.shared_link import SharedLink
 from melisma.fleet.states import StateCosts, choose_states, cycle_states
 from melisma.fleet.task import Task
 from melisma.fleet.variation import BandwidthTrace, Noise, Variation
@@ -35,7 +36,8 @@ class Fleet:
     then the means of the trace. Model and shards use the downlink, updates the uplink.
     `discloses` is the most that each learner discloses before its update. `groups` maps the name of
     each table of the file to its learners. `own_samples` is the number of samples on each device in
-    federated learning, NaN where the data is divided evenly.
+    federated learning, NaN where the data is divided evenly. `orchestrator` is the link of the
+    orchestrator, which all of them share; the rates above are those of their own links.
     Fleets are made by `read_fleet`, `from_profiles` and `from_tables`.
     """
 
@@ -65,6 +67,7 @@ class Fleet:
     traces: tuple[BandwidthTrace, ...]
     groups: Mapping[str, range]
     own_samples: Floats
+    orchestrator: SharedLink
 
     __signature__: ClassVar[Signature]
 
@@ -137,19 +140,28 @@ class Fleet:
 
     def ship_s(self, task: Task) -> Floats:
         """Seconds to fetch one shard at full bandwidth, as `shard_transfer_s`."""
-        return shard_transfer_s(task, self.downlink_bps, self.latency_s)
+        return shard_transfer_s(task, self.shared_rates_bps[0], self.latency_s)
 
     def fixed_s(self, task: Task) -> Floats:
         """Seconds to fetch the model and upload the update at full bandwidth."""
-        return transfer_s(task.model_bytes, self.downlink_bps, self.latency_s) + transfer_s(
-            task.model_bytes, self.uplink_bps, self.latency_s
+        down_bps, up_bps = self.shared_rates_bps
+        return transfer_s(task.model_bytes, down_bps, self.latency_s) + transfer_s(
+            task.model_bytes, up_bps, self.latency_s
         )
+
+    @property
+    def shared_rates_bps(self) -> tuple[Floats, Floats]:
+        """Downlink and uplink of each learner while all of them use the orchestrator's link."""
+        down_bps, up_bps = self.orchestrator.levels_bps(self.downlink_bps, self.uplink_bps)
+        return np.minimum(self.downlink_bps, down_bps), np.minimum(self.uplink_bps, up_bps)
 
     def state_costs(self, task: Task) -> StateCosts:
         """Return the three costs in each state, with the probability of the state."""
         latency_s = self.latency_s[:, None]
+        levels_bps = self.orchestrator.levels_bps(self.downlink_bps, self.uplink_bps)
         down_bps, up_bps = (
-            bps[:, None] * self.state_bandwidth for bps in (self.downlink_bps, self.uplink_bps)
+            np.minimum(bps[:, None] * self.state_bandwidth, level_bps)
+            for bps, level_bps in zip((self.downlink_bps, self.uplink_bps), levels_bps, strict=True)
         )
         train_s = self.train_s(task)[:, None] / self.state_compute
         ship_s = shard_transfer_s(task, down_bps, latency_s)

@@ -267,6 +267,8 @@ def _learner_settings(
 
 def _device_settings(prepared: PreparedRun, number: int) -> EmulatedDevice:
     fleet = prepared.fleet
+    # Each device gets its share of the orchestrator's link while all of them use it.
+    down_bps, up_bps = fleet.shared_rates_bps
     sample_s = float(fleet.specified_sample_s(prepared.task)[number])
     states = np.column_stack(
         [
@@ -278,8 +280,8 @@ def _device_settings(prepared: PreparedRun, number: int) -> EmulatedDevice:
     noise, trace_id = fleet.noise, int(fleet.trace_ids[number])
     return EmulatedDevice(
         core_share=prepared.core_shares[number],
-        downlink_bps=float(fleet.downlink_bps[number]),
-        uplink_bps=float(fleet.uplink_bps[number]),
+        downlink_bps=float(down_bps[number]),
+        uplink_bps=float(up_bps[number]),
         latency_s=float(fleet.latency_s[number]),
         states=tuple((p, compute, bandwidth) for p, compute, bandwidth in states.tolist()),
         seed=fleet.seed,

@@ -10,6 +10,7 @@
     forecast.py           how much of a plan arrives by the deadline, without a run
     network.py            messages between learners and orchestrator
     churn.py              joins, departures, crashes, restarts and sleep
+    batteries.py          batteries that work drains
     faults.py             faults as text, random faults, faults of devices
     fault_targets.py      the learners that a fault names: by name, group or percentage
     fault_sources.py      the faults of a scenario: text, a seed or a function of the user
@@ -18,6 +19,7 @@
     invariants/           properties that are checked after each step
     compute/              the computation of learners: timing only, or real training
     comparison/           schemes compared on the same seeds
+    sizing/               what a goal needs: deadline, devices, budget or model
     peers/                training without an orchestrator
 """
 
@@ -25,13 +27,16 @@ from melisma.simulation.comparison.comparison import Comparison, compare
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
 from melisma.simulation.simulation import SimulationOptions, simulate
+from melisma.simulation.sizing.sizing import Sizing, size
 
 __all__ = [
     "Comparison",
     "Delays",
     "PeerOptions",
     "SimulationOptions",
+    "Sizing",
     "compare",
     "simulate",
     "simulate_peers",
+    "size",
 ]

@@ -1,10 +1,11 @@
-"""Churn: learners that join and leave, crash, restart and sleep.
+"""Churn: learners that join and leave, crash, restart and sleep, by hours and batteries too.
 
 The orchestrator notices a missing learner at its next heartbeat; a learner that joins announces
 itself. Learners that join or leave between two heartbeats do so as one group. While a device
 sleeps its clock stands still, so its work ends later by the time it slept.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -18,6 +19,8 @@ from melisma.simulation.kernel import EventQueue
 from melisma.simulation.scenario import Scenario
 
 HEARTBEATS_PER_DEADLINE = 20
+# Why a learner that has not left for good cannot be up.
+HOURS, BATTERY, CRASH = range(3)
 
 
 class ChurnListener(Protocol):
@@ -44,16 +47,44 @@ class Churn:
         self._epoch = np.zeros(scenario.fleet.learners, np.int64)
         self._queue, self._listener = queue, listener
         self._heartbeat_s = scenario.task.deadline_s / HEARTBEATS_PER_DEADLINE
+        hours = scenario.fleet.availability.hours
+        self._blocked = np.zeros((3, scenario.fleet.learners), np.bool_)
+        self._blocked[HOURS] = ~hours.open_at_start
         for kind, action in ((LEAVE, self._leave), (JOIN, self._join)):
             selected = changes.select(changes.kinds == kind)
-            beats = np.ceil(selected.at_s / self._heartbeat_s)
-            starts = np.flatnonzero(np.diff(beats, prepend=-1.0))
-            for group in np.split(np.arange(beats.size), starts[1:]) if beats.size else ():
-                at_s = float(beats[group[0]]) * self._heartbeat_s
-                queue.schedule(at_s, partial(action, selected.learners[group]))
+            self._schedule(selected.at_s, selected.learners, action)
+        close = partial(self.block, HOURS, "ended its hours")
+        self._schedule(*hours.changes(scenario.horizon_s, begin=False), close)
+        self._schedule(*hours.changes(scenario.horizon_s, begin=True), partial(self.unblock, HOURS))
         for fault in scenario.faults:
             if fault.kind in ("crash", "vanish"):
                 queue.schedule(fault.at_s, partial(self._crash, fault))
+
+    def _schedule(self, at_s: Floats, learners: Ints, action: Callable[[Ints], object]) -> None:
+        """Schedule an action for learners, in order of time, at the heartbeats that follow."""
+        beats = np.ceil(at_s / self._heartbeat_s)
+        starts = np.flatnonzero(np.diff(beats, prepend=-1.0))
+        for group in np.split(np.arange(beats.size), starts[1:]) if beats.size else ():
+            now_s = float(beats[group[0]]) * self._heartbeat_s
+            self._queue.schedule(now_s, partial(action, learners[group]))
+
+    def block(self, cause: int, reason: str, learners: Ints) -> None:
+        """Stop learners until the cause is unblocked."""
+        self._blocked[cause, learners] = True
+        stopping = learners[self.present[learners]]
+        if not stopping.size:
+            return
+        self.present[stopping] = False
+        self._epoch[stopping] += 1
+        self._listener.silence(stopping)
+        self._listener.report_left(stopping, reason)
+
+    def unblock(self, cause: int, learners: Ints) -> None:
+        """Start learners unless another cause keeps them from it."""
+        self._blocked[cause, learners] = False
+        ready = ~self.present[learners] & ~self._blocked[:, learners].any(axis=0)
+        if ready.any():
+            self._start(learners[ready])
 
     def _join(self, learners: Ints) -> None:
         new = learners[~self.present[learners]]
@@ -65,6 +96,7 @@ class Churn:
         # A learner that leaves for good does not restart after a crash either.
         self._epoch[learners] += 1
         self.present[learners] = False
+        self._blocked[CRASH, learners] = True
         if leaving.size:
             self._listener.report_left(leaving, "left")
 
@@ -74,6 +106,7 @@ class Churn:
             return
         now_s = self._queue.now_s
         self.present[learners] = False
+        self._blocked[CRASH, learners] = True
         self._epoch[learners] += 1
         self._listener.silence(learners)
         epoch = self._epoch[learners]
@@ -90,8 +123,7 @@ class Churn:
 
     def _restart(self, learners: Ints, epoch: Ints) -> None:
         unchanged = learners[self._epoch[learners] == epoch]
-        if unchanged.size:
-            self._start(unchanged)
+        self.unblock(CRASH, unchanged)
 
     def _start(self, learners: Ints) -> None:
         self.present[learners] = True

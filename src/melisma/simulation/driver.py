@@ -19,7 +19,8 @@ from melisma.errors import MelismaError
 from melisma.fleet.array_types import NO_INTS, Floats, Ints
 from melisma.runs.interruption import interruptible
 from melisma.runs.trace import Step
-from melisma.simulation.churn import Churn, SleepSpans, changes_of_run, departure_times_s
+from melisma.simulation.batteries import Batteries
+from melisma.simulation.churn import BATTERY, Churn, SleepSpans, changes_of_run, departure_times_s
 from melisma.simulation.compute.compute import ComputeBackend
 from melisma.simulation.compute.work_record import WorkRecords
 from melisma.simulation.faults import Corruption, Slowness, clock_rates
@@ -51,6 +52,8 @@ class Driver:
         self.learners = SimulatedLearners(task, fleet, local_shards, sleep, Slowness(faults))
         self.learners.clock *= clock_rates(faults, fleet.learners)
         self._churn = Churn(scenario, changes, self.queue, self)
+        battery = fleet.availability.battery
+        self._batteries = Batteries(battery) if battery.is_limited else None
         self.work_records = WorkRecords(fleet.learners, recording=compute.trains)
         self._rounds = TrainingRounds(self, Corruption(faults))
         self._silence_limit_s = np.full(fleet.learners, task.deadline_s)
@@ -132,6 +135,22 @@ class Driver:
                 local_shard_samples=samples.take(learners) if len(samples) else samples,
             )
         )
+
+    def drain(self, learners: Ints, visits: Ints, shipped: Ints) -> None:
+        """Take the energy of updates that arrive from batteries; stop devices that are empty."""
+        if self._batteries is None:
+            return
+        task, fleet, now_s = self._scenario.task, self._fleet, self.queue.now_s
+        size_bytes = 2 * task.model_bytes + task.shard_bytes * shipped
+        joules = fleet.sample_j[learners] * visits + fleet.byte_j[learners] * size_bytes
+        empty = self._batteries.use(learners, joules, np.full(learners.size, now_s))
+        if not empty.size:
+            return
+        self._churn.block(BATTERY, "ran out of battery", empty)
+        charged_s = now_s + self._batteries.recharge_s(empty)
+        for at_s in np.unique(charged_s[np.isfinite(charged_s)]).tolist():
+            charged = empty[charged_s == at_s]
+            self.queue.schedule(at_s, partial(self._churn.unblock, BATTERY, charged))
 
     def report_left(self, learners: Ints, reason: str) -> None:
         """Report to the machine that the orchestrator noticed these learners missing."""

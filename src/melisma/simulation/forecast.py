@@ -73,7 +73,7 @@ def forecast(task: Task, fleet: Fleet) -> Forecast:
     if not fleet.present_at_start.any():
         failure = "no learner is present at the start"
         return Forecast(0.0, float(awake.mean()), 0.0, 0.0, 0.0, failure=failure)
-    runs = ceil(MAX_CYCLES / cycles) if _is_random(task, fleet) else 1
+    runs = ceil(MAX_CYCLES / cycles) if is_random(task, fleet) else 1
     reports = [_simulate(task, replace(fleet, seed=fleet.seed + run)) for run in range(runs)]
     ended = [cycle for report in reports for cycle in report.ended_cycles]
     worked = [cycle for cycle in ended if len(cycle.assignments)]
@@ -109,7 +109,7 @@ def _failure(report: Report) -> str:
     return report.reason if report.outcome == "failed" else ""
 
 
-def _is_random(task: Task, fleet: Fleet) -> bool:
+def is_random(task: Task, fleet: Fleet) -> bool:
     """Return whether a run depends on the seed of the fleet."""
     changes = fleet.changes(task.expected_s)
     several_states = fleet.state_probability.shape[1] > 1
@@ -187,7 +187,12 @@ def take_learners(fleet: Fleet, learners: Ints) -> Fleet:
     subset: Fleet = _take_columns(fleet, learners)
     return replace(
         subset,
-        availability=replace(availability, traced=Changes(traced.at_s, numbers, traced.kinds)),
+        availability=replace(
+            availability,
+            traced=Changes(traced.at_s, numbers, traced.kinds),
+            hours=_take_columns(availability.hours, learners),
+            battery=_take_columns(availability.battery, learners),
+        ),
         noise=_take_columns(fleet.noise, learners),
         names=tuple(fleet.names[learner] for learner in learners.tolist()),
         discloses=tuple(fleet.discloses[learner] for learner in learners.tolist()),

@@ -158,7 +158,7 @@ def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
         where = f"{fleet}: fleet: " if isinstance(fleet, str | Path) else ""
         raise SettingError(
             f"{where}no learner is present at the start; give at least one learner or group "
-            "availability.joins_s = 0, or change the trace"
+            "availability.joins_s = 0, or change the trace, or hours and starts_at"
         )
     return loaded
 

@@ -38,6 +38,9 @@ class SimulatedOrchestrator(Protocol):
     def handle(self, event: Any) -> None:
         """Give an event to the cycle machine."""
 
+    def drain(self, learners: Ints, visits: Ints, shipped: Ints) -> None:
+        """Take the energy of updates that arrive from batteries."""
+
     def select_present(self, learners: Ints, indices: Ints) -> Ints:
         """Return the indices of learners that are up now."""
 
@@ -67,6 +70,7 @@ class TrainingRounds:
         """Send assignments to learners, which train and send their updates."""
         samples = self._orchestrator.state.learners.samples[command.learners]
         self._orchestrator.work_records.add(command)
+        self._orchestrator.learners.devices.share_link(command.learners)
         follow = partial(self._train, command, samples)
         self._orchestrator.network.send_instruction(command.learners, follow)
 
@@ -193,6 +197,7 @@ class TrainingRounds:
                     refused=refused,
                 )
             )
+        self._orchestrator.drain(arrived.learners, arrived.visits, arrived.shipped)
 
     def _record_batches(self, cycle: int, updates: SimulatedUpdates) -> None:
         """Record the batches of updates that the machine accepts: the first of each assignment."""

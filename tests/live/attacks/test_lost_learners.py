@@ -379,7 +379,8 @@ def test_a_learner_whose_disk_fills_up_in_the_run_leaves_with_that_reason(tmp_pa
         log = full.log
     check_honest_learners(report)
     assert "No space left on device" in reasons(report), log
-    assert total(report, "full").left == 1
+    # It may notice while it trains, or while it fetches shards of the next cycle.
+    assert total(report, "full").left + total(report, "full").absent > 0
     assert total(report, "full").counted_visits > 0
 
 

@@ -16,7 +16,7 @@ PATIENT = "from melisma.cycle import learner; learner.MIN_SILENCE_S = learner.MA
 
 
 @pytest.mark.parametrize(
-    ("count", "numbers"), [(30, 2_000_000), pytest.param(100, 10_000_000, marks=pytest.mark.slow)]
+    ("count", "numbers"), [(16, 1_000_000), pytest.param(100, 10_000_000, marks=pytest.mark.slow)]
 )
 def test_memory_is_bounded_while_learners_upload_a_large_model(
     tmp_path: Path, count: int, numbers: int
@@ -33,7 +33,7 @@ def test_memory_is_bounded_while_learners_upload_a_large_model(
             answers = list(pool.map(lambda learner: upload(learner, update), learners))
         report = fleet.finish(300.0)
     assert answers == [""] * count
-    assert report.outcome == "finished"
+    assert report.outcome == "finished", report.reason
     assert report.ended_cycles[0].counts == {"counted": count}
     assert memory.peak_bytes - before_bytes < MAX_GROWTH_MODELS * 4 * numbers
 

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from tests.live.orchestrator.served_run import (
     GOOD_UPDATE,
     TASK,
+    ServedRun,
     header,
     join,
     poll_until,
@@ -45,6 +47,15 @@ async def test_register_returns_the_task_and_the_benchmark_shards(served: Any) -
     assert registered.task == TASK
     assert len(registered.benchmark_shards) == SUBSET_SHARDS
     assert len({shard.sha256 for shard in registered.benchmark_shards}) == SUBSET_SHARDS
+
+
+async def test_a_learner_does_not_see_the_path_of_the_model_that_a_run_starts_from(
+    tmp_path: Path,
+) -> None:
+    run = ServedRun(tmp_path, msgspec.structs.replace(TASK, start="/home/somebody/model"))
+    async with run.serving() as remote:
+        assert (await remote.register(0)).task == TASK
+    run.close()
 
 
 async def test_only_shards_and_parameters_can_be_fetched(served: Any) -> None:

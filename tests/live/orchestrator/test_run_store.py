@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from melisma.cycle import commands
 from melisma.fleet.server_settings import ServerSettings
+from melisma.learning.own_aggregation import OwnAggregation
 from melisma.learning.parameters import Layout
 from melisma.learning.server.server_optimizer import ServerOptimizer
 from melisma.learning.update_guard import UpdateGuard
@@ -211,3 +213,33 @@ def test_a_rejected_model_takes_the_state_of_the_server_optimiser_with_it(tmp_pa
             assert store.parameters["weight"].tolist() == [1.0] * 4
     assert store.parameters["weight"].tolist() == [2.5] * 4
     store.close()
+
+
+def weighted(updates: Any, weights: Any) -> Any:
+    return {name: np.average(rows, axis=0, weights=weights) for name, rows in updates.items()}
+
+
+def test_late_and_normalised_updates_come_to_an_own_aggregation_as_they_count(
+    tmp_path: Path,
+) -> None:
+    """The weighted mean as a function gives the same model as the mean that is built in."""
+    results = []
+    for name, aggregation in (("a", None), ("b", OwnAggregation("m:weighted", weighted))):
+        folder = tmp_path / name
+        store = RunStore(folder, Layout.from_arrays(ZEROS), None, aggregation=aggregation)
+        store.save_initial(ZEROS)
+        store.begin_cycle(1)
+        accept(store, 0, 1, 2.0)
+        close_cycle(store, aggregate(1, [0], []))
+        store.begin_cycle(2)
+        accept(store, 0, 2, 3.0)
+        accept(store, 1, 1, 5.0)
+        command = aggregate(2, [0], [(1, 1, 0.5)])
+        late = msgspec.structs.replace(command.late, steps=np.array([10]))
+        close_cycle(store, msgspec.structs.replace(command, steps=np.array([4]), late=late))
+        results.append(store.parameters["weight"])
+        store.close()
+    mean_steps = (4 * 1.0 + 10 * 0.5) / 1.5
+    expected = 2.0 + mean_steps * (1.0 * (1.0 / 4) + 0.5 * (5.0 / 10)) / 1.5
+    np.testing.assert_allclose(results[0], expected)
+    np.testing.assert_allclose(results[1], expected)

@@ -403,3 +403,17 @@ def test_capacity_used_and_time_outside_cycles_are_compared() -> None:
     assert {"capacity_used", "outside_share"} <= set(FIGURES)
     assert TIME_FIGURES["outside_share"] == ("outside", "%")
     assert WORK_FIGURES["capacity_used"] == ("capacity", "%")
+
+
+def test_a_comparison_says_what_capacity_was_lost_to_by_run_cycle_and_learner() -> None:
+    files = scenarios.make_task(), scenarios.make_fleet()
+    both = compare(*files, ["dab", "equal"], range(2), TIMING)
+    for scheme in both.as_dict()["schemes"]:
+        runs = scheme["runs"]
+        for cause, share in scheme["capacity_lost"].items():
+            assert share == pytest.approx(np.mean([run["capacity_lost"][cause] for run in runs]))
+        assert sum(scheme["capacity_lost"].values()) == pytest.approx(
+            1 - np.mean([run["capacity_used"] for run in runs]), abs=1e-6
+        )
+        assert {len(run["capacity_by_cycle"]) for run in runs} == {files[0].cycles}
+        assert all(list(run["capacity_by_learner"]) == list(files[1].names) for run in runs)

@@ -63,7 +63,10 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        return self._received.free_space() if not self._target else self._target
+        if self._target:
+            return self._target
+        # With TLS, Python 3.10 passes on all that it has decrypted, also if reading was paused.
+        return self._received.free_space() or self._received.grow()
 
     def buffer_updated(self, count: int) -> None:
         self._moved_bytes += count

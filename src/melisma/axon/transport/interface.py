@@ -90,21 +90,36 @@ class ReceiveBuffer:
     __slots__ = ("_buffer", "_end", "_start", "_view")
 
     def __init__(self) -> None:
-        self._buffer = bytearray(MAX_HEAD_BYTES)
-        self._view = memoryview(self._buffer)
         self._start = self._end = 0
+        self._allocate(MAX_HEAD_BYTES)
 
     def __len__(self) -> int:
         return self._end - self._start
+
+    def _allocate(self, size_bytes: int) -> None:
+        """Replace the memory by an empty one."""
+        self._buffer = bytearray(size_bytes)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
 
     def free_space(self) -> memoryview:
         """Return the free memory to receive into; empty if the buffer is full."""
         if self._start == self._end:
             self._start = self._end = 0
+            if len(self._buffer) > MAX_HEAD_BYTES:
+                self._allocate(MAX_HEAD_BYTES)
         elif self._end == len(self._buffer) and self._start:
             count = len(self)
             self._view[:count] = bytes(self._view[self._start : self._end])
             self._start, self._end = 0, count
+        return self._view[self._end :]
+
+    def grow(self) -> memoryview:
+        """Double a buffer that is full until it is empty again; return its free memory."""
+        kept = bytes(self._view[self._start : self._end])
+        self._allocate(2 * len(self._buffer))
+        self._view[: len(kept)] = kept
+        self._end = len(kept)
         return self._view[self._end :]
 
     def commit(self, count: int) -> None:
@@ -119,7 +134,7 @@ class ReceiveBuffer:
                 raise MalformedError(
                     "received TLS on a port without TLS: use http:// in the address"
                 )
-            if len(self) == len(self._buffer):
+            if len(self) >= MAX_HEAD_BYTES:
                 raise MalformedError(f"the HTTP head exceeds {MAX_HEAD_BYTES} bytes")
             return None
         head = bytes(self._view[self._start : end + 4])

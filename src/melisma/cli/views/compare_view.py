@@ -7,6 +7,7 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from melisma.cli.views.run_view import format_capacity
 from melisma.cli.views.table_view import FigureTable
 from melisma.simulation.comparison.comparison import ComparedRun, Comparison, Lead
 from melisma.simulation.comparison.comparison_table import Columns, build_table
@@ -152,8 +153,16 @@ def _notes(comparison: Comparison) -> list[str]:
     notes += [f"with faults ({comparison.faults}) in every run"] if comparison.faults else []
     return [
         *notes,
+        *filter(None, (_capacity_line(comparison, scheme) for scheme in comparison.schemes)),
         *(line for scheme in comparison.schemes for line in _failure_lines(comparison, scheme)),
     ]
+
+
+def _capacity_line(comparison: Comparison, scheme: str) -> str:
+    """Return the capacity that a scheme used, and what the rest was lost to; empty if unknown."""
+    used, lost = comparison.interval(scheme, "capacity_used").mean, comparison.capacity_lost(scheme)
+    capacity = format_capacity(used, lost)
+    return f"{scheme}: {capacity}" if "lost" in capacity else ""
 
 
 def _failure_lines(comparison: Comparison, scheme: str) -> list[str]:

@@ -20,8 +20,9 @@ from melisma.disclosure import Disclosure
 from melisma.errors import SettingError
 from melisma.fleet.arguments import describe
 from melisma.fleet.array_types import Floats
-from melisma.fleet.availability import Availability, Changes
+from melisma.fleet.availability import Availability, BatteryLimits, Changes
 from melisma.fleet.channel import Channel, random_distances_m
+from melisma.fleet.day_hours import DayHours, parse_clock, parse_hours
 from melisma.fleet.files.apportionment import apportion
 from melisma.fleet.files.bandwidth_trace import read_bandwidth_trace
 from melisma.fleet.files.fleet_file import (
@@ -33,6 +34,7 @@ from melisma.fleet.files.fleet_file import (
     FleetTable,
     HardwareTable,
     NoiseTable,
+    OrchestratorTable,
     PriceTable,
     SamplesTable,
 )
@@ -42,6 +44,7 @@ from melisma.fleet.files.toml_file import read_toml
 from melisma.fleet.files.trace_file import read_trace
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
+from melisma.fleet.shared_link import SharedLink
 from melisma.fleet.variation import BandwidthTrace, Noise
 
 # Operations per second of one core: a small dense model, batches of 32, on a 2.x GHz server core.
@@ -76,15 +79,20 @@ def read_fleet(path: str | Path, learners: int | None = None, seed: int | None =
     With `learners`, the fleet has that number, in the proportions of the file; `seed` replaces the
     seed of the file.
     """
-    table = read_toml(path, FleetFile).fleet
+    table = read_fleet_table(path)
     if seed is not None:
         table = replace(table, seed=seed)
     try:
-        return build_fleet(_resolve_paths(table, Path(path).parent), learners)
+        return build_fleet(table, learners)
     except TraceError as error:
         raise SettingError(f"{path}: fleet.{error}") from None
     except SettingError as error:
         raise SettingError(f"{path}: fleet: {error}") from None
+
+
+def read_fleet_table(path: str | Path) -> FleetTable:
+    """Read the tables of a FLEET.toml, with paths that do not depend on the current folder."""
+    return _resolve_paths(read_toml(path, FleetFile).fleet, Path(path).parent)
 
 
 def scale_fleet(
@@ -140,7 +148,7 @@ def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
     threshold, trace_ids = (columns.pop(key).astype(np.int64) for key in ("threshold", "trace_ids"))
     return Fleet(
         names,
-        availability=_build_availability(columns, names, table.trace, learners),
+        availability=_build_availability(columns, names, table, learners),
         noise=Noise(
             **{key: columns.pop(NOISE_PREFIX + key) for key in NoiseTable.__struct_fields__}
         ),
@@ -149,6 +157,7 @@ def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
         trace_ids=trace_ids,
         traces=traces,
         groups=_group_learners(parts),
+        orchestrator=_shared_link(table.orchestrator),
         state_probability=states[0],
         state_compute=states[1],
         state_bandwidth=states[2],
@@ -183,6 +192,13 @@ def _unique_names(parts: Sequence[_LearnerBlock]) -> tuple[str, ...]:
             f"{times} learners have the name {name!r}; rename one of them or its group"
         )
     return names
+
+
+def _shared_link(table: OrchestratorTable) -> SharedLink:
+    uplink_bps, downlink_bps = (
+        rate or table.bandwidth_bps or inf for rate in (table.uplink_bps, table.downlink_bps)
+    )
+    return SharedLink(uplink_bps, downlink_bps)
 
 
 def _group_learners(parts: Sequence[_LearnerBlock]) -> dict[str, range]:
@@ -285,7 +301,12 @@ def _hardware_columns(device: HardwareTable, table: FleetTable) -> dict[str, flo
 
 def _availability_columns(times: AvailabilityTable) -> dict[str, float]:
     """Return the availability of a device; by default it never leaves and never sleeps."""
+    hours_from_s, hours_to_s = parse_hours(times.hours) if times.hours else (nan, nan)
     return {
+        "hours_from_s": hours_from_s,
+        "hours_to_s": hours_to_s,
+        "battery_j": inf if times.battery_j is None else times.battery_j,
+        "recharge_w": times.recharge_w,
         "joins_s": times.joins_s,
         "leaves_s": inf if times.leaves_s is None else times.leaves_s,
         "awake_s": inf if times.awake_s is None else times.awake_s,
@@ -294,16 +315,21 @@ def _availability_columns(times: AvailabilityTable) -> dict[str, float]:
 
 
 def _build_availability(
-    columns: dict[str, Floats], names: tuple[str, ...], trace: str | None, learners: int | None
+    columns: dict[str, Floats], names: tuple[str, ...], table: FleetTable, learners: int | None
 ) -> Availability:
     """Take the availability out of `columns`; traced learners follow the trace only."""
     defaults = _availability_columns(AvailabilityTable())
     times = {key: columns.pop(key) for key in defaults}
     with _naming_key("trace"):
-        traced = read_trace(trace, names, learners) if trace is not None else Changes.merge([])
+        traced = Changes.merge([])
+        if table.trace is not None:
+            traced = read_trace(table.trace, names, learners)
     for key, default in defaults.items():
         times[key][traced.learners] = default
-    return Availability(**times, traced=traced)
+    begin_s = parse_clock("starts_at", table.starts_at or "00:00")
+    hours = DayHours(times.pop("hours_from_s"), times.pop("hours_to_s"), begin_s)
+    battery = BatteryLimits(times.pop("battery_j"), times.pop("recharge_w"))
+    return Availability(**times, traced=traced, hours=hours, battery=battery)
 
 
 def _speed_columns(

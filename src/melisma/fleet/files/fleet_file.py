@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from melisma.disclosure import Disclosure
 from melisma.errors import suggest
+from melisma.fleet.day_hours import parse_clock, parse_hours
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.files.spread import Distribution, check_spread
 from melisma.fleet.tables import (
@@ -65,13 +66,17 @@ class NoiseTable(Table, frozen=True, kw_only=True):
 class AvailabilityTable(Table, frozen=True, kw_only=True):
     """Times at which a device joins and leaves, and its mean spans awake and asleep.
 
-    Without `leaves_s` it stays; without `awake_s` and `asleep_s` it never sleeps.
+    Without `leaves_s` it stays; without `awake_s` and `asleep_s` it never sleeps. It is present in
+    its `hours` of each day, and as long as its battery, of `battery_j` joules, is not empty.
     """
 
     joins_s: NonNegative = 0.0
     leaves_s: Positive | None = None
     awake_s: Positive | None = None
     asleep_s: Positive | None = None
+    hours: str | None = None
+    battery_j: Positive | None = None
+    recharge_w: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         """Raise ValueError if the device leaves before it joins, or one mean span is missing."""
@@ -82,6 +87,13 @@ class AvailabilityTable(Table, frozen=True, kw_only=True):
         if (self.awake_s is None) != (self.asleep_s is None):
             missing = "awake_s" if self.awake_s is None else "asleep_s"
             raise ValueError(f"awake_s and asleep_s are needed together; {missing} is missing")
+        if self.hours is not None:
+            parse_hours(self.hours)
+            if self.joins_s or self.leaves_s is not None:
+                other = "joins_s" if self.joins_s else "leaves_s"
+                raise ValueError(f"hours and {other} exclude each other; keep one of them")
+        if self.recharge_w and self.battery_j is None:
+            raise ValueError("recharge_w needs battery_j")
 
 
 class HardwareTable(Table, frozen=True, kw_only=True):
@@ -241,15 +253,32 @@ class CellTable(Table, frozen=True, kw_only=True):
     placement: Literal["uniform", "edge"] = "uniform"
 
 
+class OrchestratorTable(Table, frozen=True, kw_only=True):
+    """The link of the orchestrator, which all learners share; by default it is never slower."""
+
+    bandwidth_bps: Positive | None = None
+    uplink_bps: Positive | None = None
+    downlink_bps: Positive | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a rate has no effect."""
+        if None not in (self.bandwidth_bps, self.downlink_bps, self.uplink_bps):
+            raise ValueError(
+                "bandwidth_bps has no effect beside downlink_bps and uplink_bps; remove it"
+            )
+
+
 class FleetTable(Table, frozen=True, kw_only=True):
     """The learners of a fleet and the settings that they share."""
 
     learner: tuple[FleetLearner, ...] = ()
     group: tuple[FleetGroup, ...] = ()
     cell: CellTable | None = None
+    orchestrator: OrchestratorTable = OrchestratorTable()
     budget: Budget = inf
     core_ops_per_s: Positive | None = None
     trace: str | None = None
+    starts_at: str | None = None
     noise: NoiseTable | None = None
     seed: Seed = 1
 
@@ -257,6 +286,10 @@ class FleetTable(Table, frozen=True, kw_only=True):
         """Raise ValueError if there are no learners."""
         if not self.learner and not self.group:
             raise ValueError("has no learners: add [[fleet.learner]] or [[fleet.group]]")
+        if self.starts_at is not None:
+            parse_clock("starts_at", self.starts_at)
+        elif any(device.availability.hours for device in (*self.learner, *self.group)):
+            raise ValueError('availability.hours needs starts_at, such as starts_at = "18:00"')
 
 
 class FleetFile(Table, frozen=True, kw_only=True):

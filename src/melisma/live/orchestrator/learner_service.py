@@ -175,7 +175,8 @@ class LearnerService:
             protocol.RegisterResponse(
                 learner,
                 self._spec.run,
-                self._task,
+                # A learner does not need the path of a file on this machine.
+                msgspec.structs.replace(self._task, start=None),
                 shards,
                 hold_back,
                 self._handler.now(),

@@ -8,11 +8,12 @@ reached the accuracy is counted as such, and left out of the means.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import isclose, isfinite, nan
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from melisma.allocation.schemes import OWN_SCHEME, SCHEMES, get_scheme
@@ -52,13 +53,18 @@ FIGURES = (
     *("average_staleness", "visits_per_s", "visits_counted", "visits_dropped"),
     *("bytes", "joules", "cost", "accuracy", "loss"),
 )
+MAX_LISTED_LEARNERS = 100
 # Figures of which the largest is first; of others it is the smallest.
 LARGEST_FIRST = ("visits_per_s",)
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run of a scheme; `curve` is (seconds, accuracy) after each cycle where it is known."""
+    """One run of a scheme; `curve` is (seconds, accuracy) after each cycle where it is known.
+
+    `capacity_lost` has the fractions of capacity that were not used, by cause. Capacity used is
+    also listed by cycle and, for up to `MAX_LISTED_LEARNERS`, by learner.
+    """
 
     scheme: str
     seed: int
@@ -81,6 +87,9 @@ class ComparedRun:
     cost: float = nan
     accuracy: float = nan
     loss: float = nan
+    capacity_lost: dict[str, float] = field(default_factory=dict)
+    capacity_by_cycle: tuple[float, ...] = ()
+    capacity_by_learner: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_report(cls, report: Report) -> "ComparedRun":
@@ -96,6 +105,9 @@ class ComparedRun:
             curve=tuple((cycle.evaluated_s - report.began_s, cycle.accuracy) for cycle in scored),
             run_s=run_s,
             visits_per_s=report.visits_counted / run_s if run_s > 0 else nan,
+            capacity_lost=report.capacity_lost,
+            capacity_by_cycle=tuple(cycle.capacity_used for cycle in report.ended_cycles),
+            capacity_by_learner=_capacity_by_learner(report),
             **{name: float(getattr(report, name)) for name in names},
         )
 
@@ -108,6 +120,12 @@ class ComparedRun:
         """Return the run with the seconds until it reached an accuracy, NaN if it never did."""
         reached = (seconds for seconds, value in self.curve if value >= accuracy)
         return replace(self, accuracy_s=next(reached, nan))
+
+
+def _capacity_by_learner(report: Report) -> dict[str, float]:
+    if len(report.names) > MAX_LISTED_LEARNERS:
+        return {}
+    return dict(zip(report.names, report.learners.capacity_used.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -163,6 +181,12 @@ class Comparison:
     def failures(self, scheme: str) -> tuple[ComparedRun, ...]:
         """Return the runs of a scheme that did not complete."""
         return tuple(run for run in self.runs_of(scheme) if not run.completed)
+
+    def capacity_lost(self, scheme: str) -> dict[str, float]:
+        """Return the mean fraction of capacity that a scheme lost to each cause."""
+        runs = [run for run in self.runs_of(scheme) if run.completed]
+        causes = runs[0].capacity_lost if runs else {}
+        return {cause: fmean(run.capacity_lost[cause] for run in runs) for cause in causes}
 
     def interval(self, scheme: str, figure: str) -> Interval:
         """Return a figure of a scheme, over its completed runs."""
@@ -249,6 +273,7 @@ class Comparison:
             "failed": len(self.failures(scheme)),
             "figures": {name: self.interval(scheme, name) for name in FIGURES},
             "differences": {name: self.difference(scheme, name) for name in FIGURES},
+            "capacity_lost": self.capacity_lost(scheme),
             "runs": self.runs_of(scheme),
         }
 

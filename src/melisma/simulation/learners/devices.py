@@ -136,11 +136,21 @@ class Devices:
         self._sample_s = fleet.sample_seconds(task)
         self._state = fleet.states_in_cycle(0)
         self._variation = fleet.variation
+        self._levels_bps = np.inf, np.inf
+        self.share_link(np.flatnonzero(fleet.present_at_start))
 
     @property
     def latency_s(self) -> Floats:
         """The latency of each device."""
         return self._fleet.latency_s
+
+    def share_link(self, learners: Ints) -> None:
+        """Let these learners, and no others, share the link of the orchestrator from now on."""
+        fleet = self._fleet
+        if fleet.orchestrator.is_limited:
+            self._levels_bps = fleet.orchestrator.levels_bps(
+                fleet.downlink_bps, fleet.uplink_bps, learners
+            )
 
     def enter(self, cycle: int, learners: Ints) -> None:
         """Draw the operating state of these learners for a cycle."""
@@ -162,7 +172,10 @@ class Devices:
         task, fleet, state = self._task, self._fleet, self._state[learners]
         bandwidth = fleet.state_bandwidth[learners, state]
         down_bps, up_bps = (
-            bps[learners] * bandwidth for bps in (fleet.downlink_bps, fleet.uplink_bps)
+            np.minimum(bps[learners] * bandwidth, level_bps)
+            for bps, level_bps in zip(
+                (fleet.downlink_bps, fleet.uplink_bps), self._levels_bps, strict=True
+            )
         )
         latency_s = fleet.latency_s[learners]
         return Durations(
