@@ -56,10 +56,11 @@ def test_a_full_disk_ends_a_run_and_says_what_was_kept(small_disk: Path, is_live
     folder, task, fleet = small_disk / "run", make_task(**TINY), make_fleet()
     fill, trained = Filler(small_disk), SimulationOptions(work="train")
 
-    def run() -> Report:
+    def run() -> None:
         if is_live:
-            return training.run(preparation.prepare(task, fleet, folder=folder), watch=fill)
-        return simulation.run(simulation.prepare(task, fleet, trained), folder, fill)
+            training.run(preparation.prepare(task, fleet, folder=folder), watch=fill)
+        else:
+            simulation.run(simulation.prepare(task, fleet, trained), folder, fill)
 
     with pytest.raises(DataError) as caught:
         run()
