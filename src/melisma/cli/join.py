@@ -168,7 +168,7 @@ def _choose(found: list[axon.DiscoveredWorker]) -> axon.DiscoveredWorker:
 
 
 def _ask_code() -> str:
-    """Ask until what is typed can be a code."""
+    """Ask until the input can be a code."""
     return str(click.prompt("Code that the orchestrator shows", err=True, value_proc=_parse_code))
 
 

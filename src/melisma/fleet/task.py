@@ -225,7 +225,7 @@ class Task(Table, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, finish_by=finish_by, total_s=total_s)
 
     def seconds_left(self, elapsed_s: float) -> float:
-        """Return what is left of the total time after `elapsed_s`, or until `finish_by`."""
+        """Return the rest of the total time after `elapsed_s`, or until `finish_by`."""
         left_s = (self.total_s or inf) - elapsed_s
         if self.finish_by is None:
             return left_s

@@ -80,7 +80,7 @@ class _TypeRun:
 def weighted_mean(layout: Layout, updates: Sequence[SpooledUpdate]) -> dict[str, NDArray[Any]]:
     """Return the weighted mean of floating-point arrays; others are 0.
 
-    Each update is multiplied by its scale; `add_parameters` adds what is missing to its share, and
+    Each update is multiplied by its scale; `add_parameters` adds the rest of its share, and
     the other arrays.
     """
     ordered = sorted(updates, key=lambda update: update.learner)
@@ -100,7 +100,7 @@ class RunningMean:
     """The weighted mean of updates in memory, added in groups.
 
     It equals `weighted_mean` up to rounding. The shares of all updates sum to 1. Each update is
-    multiplied by its scale, and `add_parameters` adds what is missing to its share. Updates with
+    multiplied by its scale, and `add_parameters` adds the rest of its share. Updates with
     non-finite numbers are excluded and counted.
     """
 

@@ -83,7 +83,7 @@ class Trainer(Protocol):
 
 
 def synchronize(trainer: Trainer) -> None:
-    """Wait until a trainer has done what it has begun.
+    """Wait until a trainer has completed its queued work.
 
     A trainer on an asynchronous device has a method `synchronize`; others are always done.
     """

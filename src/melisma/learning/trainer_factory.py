@@ -59,7 +59,7 @@ def trainer_for(task: Task, device: str = "cpu") -> Trainer:
 
 
 def signature_problem(trainer: Trainer) -> str | None:
-    """Return what is wrong with the parameters of `train`; None if it can be called."""
+    """Return the problem with the parameters of `train`; None if it can be called."""
     try:
         signature = inspect.signature(trainer.train)
     except ValueError:  # some functions written in C have none

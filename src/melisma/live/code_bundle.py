@@ -102,8 +102,8 @@ def _is_imported_from(folder: Path, module: str) -> bool:
         spec = None
     if spec is None:
         return True
-    places = [spec.origin or "", *(spec.submodule_search_locations or ())]
-    return any(Path(place).is_relative_to(folder) for place in places)
+    locations = [spec.origin or "", *(spec.submodule_search_locations or ())]
+    return any(Path(each).is_relative_to(folder) for each in locations)
 
 
 def _imported_modules(path: Path) -> Iterator[str]:

@@ -179,7 +179,7 @@ class OrchestrationObserver:
         self.say, self.watch = say, watch
 
     def on_invitation(self, invitation: Invitation) -> None:
-        """Say what is trained and how devices join."""
+        """Announce the task, and how devices join."""
         self.say(invitation.summary)
         self.say(f"on each device: {invitation.command}")
         for note in filter(None, (invitation.code_note, invitation.data_note)):

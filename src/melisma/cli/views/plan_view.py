@@ -251,8 +251,8 @@ def _late_lines(report: PlanReport, names: list[str]) -> list[str]:
         share = _format_share(expected["finishing"])
         line = f"about {share} of the learners finish their shards by {deadline_s:g} s"
         return [f"{line}; the others send what they have trained"]
-    who = "all learners with shards" if report["idle"] else "all learners"
-    return [f"{who} finish by {deadline_s:g} s"] if expected["weight_in_time"] == 1 else []
+    subject = "all learners with shards" if report["idle"] else "all learners"
+    return [f"{subject} finish by {deadline_s:g} s"] if expected["weight_in_time"] == 1 else []
 
 
 def _quorum_lines(report: PlanReport) -> list[str]:

@@ -237,7 +237,7 @@ class ShardCache:
         part.replace(self._folder / sha256)
 
     def discard(self, sha256: str) -> None:
-        """Delete what was received of an incomplete shard."""
+        """Delete the received part of an incomplete shard."""
         self._part(sha256).unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:

@@ -47,7 +47,7 @@ def _ask_timedatectl() -> str:
 
 
 def find_clock_problem(now_s: float, synchronized: bool | None) -> tuple[str, str]:
-    """Return what is wrong with a clock, and how to mend it, or nothing; and the time it shows."""
+    """Return the problem of a clock with its fix, or nothing; and the time that it shows."""
     shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now_s))
     if not OLDEST_S <= now_s <= LATEST_S:
         return f"cannot be right: {SET_CLOCK}; {USES}", shown

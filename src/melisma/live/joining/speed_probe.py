@@ -1,4 +1,4 @@
-"""A process that measures PyTorch on this device, and prints what it found as JSON.
+"""A process that measures PyTorch on this device, and prints the result as JSON.
 
 It is a process of its own because a PyTorch that was built for other processors ends its process
 when it is imported.

@@ -68,7 +68,7 @@ class WatchedTrainer:
             return self._trainer.train(parameters, batches, rng)
 
     def synchronize(self) -> None:
-        """Wait until the trainer has done what it has begun."""
+        """Wait until the trainer has completed its queued work."""
         with time_limit(self._seconds):
             synchronize(self._trainer)
 

@@ -87,7 +87,7 @@ class DeviceState:
             ) from error
 
     def remember(self, fingerprint: str, addresses: Sequence[str], name: str) -> None:
-        """Store an orchestrator that this device has joined, in place of what was known of it."""
+        """Store an orchestrator that this device has joined, in place of earlier details."""
         with file_lock(self._orchestrators):
             others = [item for item in self.orchestrators() if item.fingerprint != fingerprint]
             known = [KnownOrchestrator(fingerprint, tuple(addresses), name), *others]

@@ -122,8 +122,8 @@ def _check_definition(name: str, modules: tuple[str, ...]) -> None:
 def _check_origin(module: str, folder: Path) -> None:
     """Raise `SettingError` if an installed module hides one of the bundle."""
     spec = importlib.util.find_spec(module)
-    places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
-    if not any(Path(place).is_relative_to(folder) for place in places):
+    locations = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
+    if not any(Path(each).is_relative_to(folder) for each in locations):
         raise SettingError(
             f"module {module} of the task's bundle is hidden by one that is installed on this "
             "device: give it another name"

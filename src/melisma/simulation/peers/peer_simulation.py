@@ -41,7 +41,7 @@ CreateSteps = Callable[[int, int], Stepper]
 
 @dataclass(frozen=True)
 class PeerOptions:
-    """Options of a simulation: what is computed, delays, and faults.
+    """Options of a simulation: its level of computation, delays, and faults.
 
     With `work` "timing" nothing is trained. `faults` is a schedule as in `simulate`, in which
     messages from a node are its reports and messages to it its instructions, with the attacks of
