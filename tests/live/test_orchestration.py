@@ -18,15 +18,12 @@ from melisma.cycle import events
 from melisma.errors import RefusedError, SettingError, SupersededError, UnauthorizedError
 from melisma.fleet.task import Task
 from melisma.live import orchestration, protocol
-from melisma.live.orchestration import (
-    Invitation,
-    OrchestrationObserver,
-    OrchestratorSettings,
-    run_orchestrator,
-)
+from melisma.live.invitation import Invitation, OrchestrationObserver
+from melisma.live.orchestration import run_orchestrator
 from melisma.live.orchestrator.lobby import StartCondition
 from melisma.live.orchestrator.registry import Registry
 from melisma.live.orchestrator.running_orchestrator import find_running
+from melisma.live.orchestrator_settings import OrchestratorSettings
 from melisma.live.preparation import prepare_task
 from melisma.runs.interruption import Cancellation
 from melisma.runs.report import Report

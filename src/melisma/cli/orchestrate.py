@@ -24,15 +24,10 @@ from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.fleet.run_settings import RunSettings
-from melisma.live.orchestration import (
-    DEFAULT_PORT,
-    MAX_LEARNERS,
-    Invitation,
-    OrchestrationObserver,
-    OrchestratorSettings,
-    run_orchestrator,
-)
+from melisma.live.invitation import Invitation, OrchestrationObserver
+from melisma.live.orchestration import run_orchestrator
 from melisma.live.orchestrator.lobby import DEFAULT_UNTIL_READY_S, StartCondition
+from melisma.live.orchestrator_settings import DEFAULT_PORT, MAX_LEARNERS, OrchestratorSettings
 from melisma.live.preparation import prepare_task
 from melisma.runs.trace import Step
 

@@ -13,6 +13,8 @@
     plausible.py         ranges of the numbers that learners report
     code_bundle.py       the source of a task's own model, for devices that trust it
     pairing.py           proves a short code between a device and an orchestrator
+    invitation.py        the join command of a run, and its notes for owners of devices
+    orchestrator_settings.py  how devices reach and join an orchestrator
     orchestration.py     `orchestrate`: from a task and devices that join to a report
     preparation.py       loads and checks the inputs of a run before a process starts
     launcher.py          forks the processes, with their modules imported once

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from ipaddress import ip_address
@@ -22,12 +22,13 @@ from melisma.axon import Address, Worker, create_identity
 from melisma.axon.discovery.multicast import announce
 from melisma.backports import timeout
 from melisma.cycle import events
-from melisma.errors import MelismaError, SettingError
+from melisma.errors import MelismaError
 from melisma.fleet.arguments import check_arguments
 from melisma.fleet.run_settings import RunSettings
 from melisma.fleet.tables import Port, PositiveInt
 from melisma.fleet.task import Task
 from melisma.learning.given_objects import GivenObjects
+from melisma.live.invitation import Invitation, OrchestrationObserver
 from melisma.live.join_string import JoinString
 from melisma.live.local_addresses import local_addresses
 from melisma.live.orchestrator.enrolment import Enrolment
@@ -47,6 +48,12 @@ from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.orchestrator.running_orchestrator import announce_running, require_none_running
 from melisma.live.orchestrator.status_service import StatusService
 from melisma.live.orchestrator.strict_methods import StrictMethods
+from melisma.live.orchestrator_settings import (
+    DEFAULT_PORT,
+    MAX_LEARNERS,
+    Decide,
+    OrchestratorSettings,
+)
 from melisma.live.pairing import ORCHESTRATOR_KIND, PairingService
 from melisma.live.preparation import PreparedTask, prepare_task
 from melisma.live.state_folder import orchestrator_folder
@@ -58,11 +65,7 @@ from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
 from melisma.text import format_speed
-from melisma.user_code import is_import_path
 
-DEFAULT_PORT: Final = 7788
-"""A fixed port, so that devices find the next run at the address that they know."""
-MAX_LEARNERS: Final = 1000
 LEAVE_S: Final = 5.0
 """Time in which learners ask for the last time, to be told that the run has ended."""
 DISMISSAL_CHECK_S: Final = 0.05
@@ -81,125 +84,6 @@ ARGUMENT_TYPES = {
     "name": str,
     "discovery": bool,
 }
-Decide = Callable[[str, str, str | None], bool]
-"""Decides about a device by its name, its fingerprint and the host that it called from."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrchestratorSettings:
-    """How devices reach and join an orchestrator.
-
-    `host` is an IP address of this machine; by default it listens on all. `approve` decides about
-    each new device, in a thread of its own; by default all that know the join string may join. With
-    `once` the join string is valid for one device. `name` is announced on the local network if
-    `discovery` is on.
-    """
-
-    start: StartCondition = field(default_factory=StartCondition)
-    host: str = ""
-    port: int = DEFAULT_PORT
-    approve: Decide | None = None
-    once: bool = False
-    max_learners: int = MAX_LEARNERS
-    name: str = ""
-    discovery: bool = True
-
-    def __post_init__(self) -> None:
-        if self.max_learners < (self.start.learners or 1):
-            raise SettingError(
-                f"max_learners = {self.max_learners} is less than the learners that the run waits "
-                f"for: use max_learners >= {self.start.learners or 1}"
-            )
-        try:
-            ip_address(self.host or "0.0.0.0")  # noqa: S104 - parsed, not bound
-        except ValueError:
-            raise SettingError(
-                f"host = {self.host!r} is not an IP address: use one of this machine, such as "
-                f"{', '.join([*local_addresses()[:2], '127.0.0.1'])}"
-            ) from None
-
-
-@dataclass(frozen=True)
-class Invitation:
-    """The join string of a run, when it begins, and its task."""
-
-    join_string: JoinString = field(repr=False)
-    left_out: tuple[str, ...]
-    fingerprint: str
-    start: StartCondition
-    task: Task
-
-    @property
-    def summary(self) -> str:
-        """The task, in a few words."""
-        return f"task {self.task.name}: {self.task.scheme}, {self.task.describe_cycles()}"
-
-    @property
-    def code_note(self) -> str:
-        """A note on code that the owners of devices have to allow; empty for a model of Melisma."""
-        model = self.task.model
-        if not is_import_path(model):
-            return ""
-        module = model.partition(":")[0]
-        return (
-            f"the model {model} is code of the task: --trust-code lets a device run it, or use "
-            f"--allow-module {module} instead if it is installed there"
-        )
-
-    @property
-    def data_note(self) -> str:
-        """How devices pass their data in federated learning; empty in other modes."""
-        if self.task.mode != "federated":
-            return ""
-        return (
-            "the samples are on the devices: add --data FOLDER or --data MODULE:FUNCTION to the "
-            "command, with the data of each"
-        )
-
-    @property
-    def command(self) -> str:
-        """The command line for devices."""
-        trust = " --trust-code" if self.code_note else ""
-        return f"melisma join {self.join_string}{trust}"
-
-    @property
-    def addresses(self) -> list[str]:
-        """The addresses in the join string."""
-        port = self.join_string.port
-        return [str(Address(h, port)).removeprefix("http://") for h in self.join_string.hosts]
-
-
-class OrchestrationObserver:
-    """Receives what the owner of an orchestrator should know, as lines of text.
-
-    Its methods are called from the thread of the orchestrator.
-    """
-
-    def __init__(self, say: Callable[[str], None] = print, watch: Watcher = lambda _: None) -> None:
-        self.say, self.watch = say, watch
-
-    def on_invitation(self, invitation: Invitation) -> None:
-        """Announce the task, and how devices join."""
-        self.say(invitation.summary)
-        self.say(f"on each device: {invitation.command}")
-        for note in filter(None, (invitation.code_note, invitation.data_note)):
-            self.say(note)
-        self.say(f"the run begins {invitation.start}")
-
-    def on_code(self, code: str) -> None:
-        """Say the code for devices in the same network."""
-        self.say(f"in the same network also: melisma join, with the code {code}")
-
-    def on_learner(self, line: str) -> None:
-        """Say that a learner has come or gone."""
-        self.say(line)
-
-    def on_fetch(self, learner: int) -> None:
-        """Note that a learner, by its number, has requested a file."""
-
-    def on_note(self, note: str) -> None:
-        """Say what does not work."""
-        self.say(f"note: {note}")
 
 
 def orchestrate(  # noqa: PLR0913 - each is a setting of its own

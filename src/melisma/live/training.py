@@ -111,7 +111,8 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     if devices is not None and devices < 1:
         raise SettingError(f"devices = {devices} is too small: use devices >= 1")
     # Imported here, as that module uses this one.
-    from melisma.live.orchestration import DEFAULT_PORT, orchestrate
+    from melisma.live.orchestration import orchestrate
+    from melisma.live.orchestrator_settings import DEFAULT_PORT
 
     return orchestrate(
         task,

@@ -5,8 +5,8 @@ import segno
 
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
 from melisma.fleet.task import Task
+from melisma.live.invitation import Invitation
 from melisma.live.join_string import JoinString
-from melisma.live.orchestration import Invitation
 from melisma.live.orchestrator.lobby import StartCondition
 
 FINGERPRINT = f"sha256:{'0123456789abcdef' * 4}"

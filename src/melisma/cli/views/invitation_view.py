@@ -4,7 +4,7 @@ import io
 
 import segno
 
-from melisma.live.orchestration import Invitation
+from melisma.live.invitation import Invitation
 
 
 def invitation_lines(invitation: Invitation) -> tuple[str, list[str]]:

@@ -1,0 +1,94 @@
+"""The invitation to a run: what its owner and the owners of devices should know."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from melisma.axon import Address
+from melisma.fleet.task import Task
+from melisma.live.join_string import JoinString
+from melisma.live.orchestrator.lobby import StartCondition
+from melisma.live.orchestrator.orchestrator import Watcher
+from melisma.user_code import is_import_path
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """The join string of a run, when it begins, and its task."""
+
+    join_string: JoinString = field(repr=False)
+    left_out: tuple[str, ...]
+    fingerprint: str
+    start: StartCondition
+    task: Task
+
+    @property
+    def summary(self) -> str:
+        """The task, in a few words."""
+        return f"task {self.task.name}: {self.task.scheme}, {self.task.describe_cycles()}"
+
+    @property
+    def code_note(self) -> str:
+        """A note on code that the owners of devices have to allow; empty for a model of Melisma."""
+        model = self.task.model
+        if not is_import_path(model):
+            return ""
+        module = model.partition(":")[0]
+        return (
+            f"the model {model} is code of the task: --trust-code lets a device run it, or use "
+            f"--allow-module {module} instead if it is installed there"
+        )
+
+    @property
+    def data_note(self) -> str:
+        """How devices pass their data in federated learning; empty in other modes."""
+        if self.task.mode != "federated":
+            return ""
+        return (
+            "the samples are on the devices: add --data FOLDER or --data MODULE:FUNCTION to the "
+            "command, with the data of each"
+        )
+
+    @property
+    def command(self) -> str:
+        """The command line for devices."""
+        trust = " --trust-code" if self.code_note else ""
+        return f"melisma join {self.join_string}{trust}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses in the join string."""
+        port = self.join_string.port
+        return [str(Address(h, port)).removeprefix("http://") for h in self.join_string.hosts]
+
+
+class OrchestrationObserver:
+    """Receives what the owner of an orchestrator should know, as lines of text.
+
+    Its methods are called from the thread of the orchestrator.
+    """
+
+    def __init__(self, say: Callable[[str], None] = print, watch: Watcher = lambda _: None) -> None:
+        self.say, self.watch = say, watch
+
+    def on_invitation(self, invitation: Invitation) -> None:
+        """Announce the task, and how devices join."""
+        self.say(invitation.summary)
+        self.say(f"on each device: {invitation.command}")
+        for note in filter(None, (invitation.code_note, invitation.data_note)):
+            self.say(note)
+        self.say(f"the run begins {invitation.start}")
+
+    def on_code(self, code: str) -> None:
+        """Say the code for devices in the same network."""
+        self.say(f"in the same network also: melisma join, with the code {code}")
+
+    def on_learner(self, line: str) -> None:
+        """Say that a learner has come or gone."""
+        self.say(line)
+
+    def on_fetch(self, learner: int) -> None:
+        """Note that a learner, by its number, has requested a file."""
+
+    def on_note(self, note: str) -> None:
+        """Say what does not work."""
+        self.say(f"note: {note}")
