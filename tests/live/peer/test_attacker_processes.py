@@ -151,6 +151,7 @@ def check_complete(reports: list[NodeReport]) -> None:
             assert float(at_s) <= report.started_s or not text.startswith(tuple(lost))
 
 
+@pytest.mark.slow
 def test_forged_messages_of_a_far_later_incarnation_change_nothing(group: Group) -> None:
     group.add("a", "b", "c")
     for name in "abc":
@@ -215,6 +216,7 @@ def waits_s(report: NodeReport) -> list[float]:
     return [later[0] - earlier[1] for earlier, later in pairwise(spans)]
 
 
+@pytest.mark.slow
 def test_made_up_greetings_start_few_threads_and_delay_no_node_for_ever(group: Group) -> None:
     group.add("a", "b", "c")
     # Names that were admitted without a node behind them are lost after this time.
