@@ -1,5 +1,6 @@
 """Models that are given as Python objects get names that other processes can import."""
 
+import linecache
 import subprocess
 import sys
 from pathlib import Path
@@ -145,3 +146,114 @@ def test_a_definition_without_source_says_what_to_do() -> None:
     exec("def build():\n    return 1\n", namespace)
     with pytest.raises(SettingError, match=r"the source of build is not known.* file of its own"):
         write_definition(namespace["build"])
+
+
+REPEATED = """
+import sys
+
+import torch
+
+from melisma.errors import SettingError
+from melisma.learning.definitions import write_definition
+
+
+def call(definition):
+    name, folder = write_definition(definition)
+    sys.path[:0] = [str(folder)]
+    module, _, attribute = name.partition(":")
+    return getattr(__import__(module), attribute)()
+
+
+def build():
+    return 1
+
+
+class Net:
+    def __init__(self):
+        self.size = 1
+
+
+class Sizes:
+    size = 1
+
+
+first = build, Net, Sizes
+
+
+def build():
+    return 2
+
+
+class Net:
+    def __init__(self):
+        self.size = 2
+
+
+class Sizes:
+    size = 2
+
+
+if len(sys.argv) > 9:
+    def branch():
+        return "if"
+else:
+    def branch():
+        return "else"
+try:
+    raise KeyError
+except KeyError:
+    def handled():
+        return "except"
+finally:
+    def final():
+        return "finally"
+
+UNIT = 3
+
+
+@torch.no_grad()
+def decorated():
+    return UNIT
+
+
+class Unclear:
+    size = 1 + 0
+
+
+class Unclear:
+    size = 1 + 1
+
+
+for build_it, net, sizes in (first, (build, Net, Sizes)):
+    print(call(build_it), call(net).size, call(sizes).size)
+print(call(branch), call(handled), call(final), call(decorated))
+try:
+    call(Unclear)
+except SettingError as error:
+    print(error)
+"""
+
+
+def test_the_definition_that_was_given_is_taken_if_several_have_its_name(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(REPEATED)
+    result = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    lines = result.stdout.splitlines()
+    assert lines[:3] == ["1 1 1", "2 2 2", "else except finally 3"], result.stderr
+    assert lines[3].startswith("model: 2 definitions have the name Unclear, and it is not known")
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_the_cell_of_a_class_without_methods_is_found_by_its_values(
+    chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [f"class Widths:\n    hidden: list = [{width}, 8]\n" for width in (4, 5)]
+    for number, cell in enumerate(cells):
+        entry = (len(cell), None, cell.splitlines(keepends=True), f"<cell {number}>")
+        monkeypatch.setitem(linecache.cache, f"<cell {number}>", entry)
+    namespace: dict[str, Any] = {"__name__": __name__}
+    exec(compile(cells[chosen], f"<cell {chosen}>", "exec"), namespace)
+    name, folder = write_definition(namespace["Widths"])
+    source = (folder / f"{name.partition(':')[0]}.py").read_text()
+    assert source.strip() == cells[chosen].strip()

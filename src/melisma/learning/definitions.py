@@ -15,7 +15,8 @@ import shutil
 import symtable
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
@@ -25,6 +26,7 @@ from typing import Any
 from melisma.errors import SettingError
 
 Definition = type | FunctionType
+_Named = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 FIX = "define it in a file of its own, such as model.py, and import it from there"
 
 
@@ -117,54 +119,99 @@ def check_top_level(definition: Definition) -> None:
 
 
 def _namespace(definition: Definition) -> Mapping[str, Any]:
-    if isinstance(definition, FunctionType):
-        return definition.__globals__
-    functions = [code_owner.__globals__ for code_owner in _functions(definition)]
-    return functions[0] if functions else vars(sys.modules[definition.__module__])
+    functions = _functions(definition)
+    return functions[0].__globals__ if functions else vars(sys.modules[definition.__module__])
 
 
 def _functions(definition: Definition) -> list[FunctionType]:
-    """Return a function, or the methods of a class that are defined with it."""
+    """Return a function without its decorators, or the methods that a class defines itself."""
     if isinstance(definition, FunctionType):
         return [inspect.unwrap(definition)]
     members = [getattr(member, "__func__", member) for member in vars(definition).values()]
     unwrapped = [inspect.unwrap(each) for each in members if isinstance(each, FunctionType)]
-    return [each for each in unwrapped if each.__module__ == definition.__module__]
+    own = f"{definition.__qualname__}."
+    return [
+        each
+        for each in unwrapped
+        if each.__module__ == definition.__module__ and each.__qualname__.startswith(own)
+    ]
 
 
 def _source_of(definition: Definition) -> str:
-    """Return the text of a definition; `SettingError` if there is none."""
-    for file in _files(definition):
+    """Return the text of a definition; `SettingError` if it is unknown or one of several."""
+    found = {ast.dump(node): (node, text) for node, text in _candidates(definition)}
+    if not found:
+        raise SettingError(
+            f"model: the source of {definition.__name__} is not known, as it was typed in or made "
+            f"by exec, so that learners cannot import it: {FIX}"
+        )
+    fitting = [text for node, text in found.values() if len(found) == 1 or _fits(definition, node)]
+    if len(fitting) != 1:
+        raise SettingError(
+            f"model: {len(found)} definitions have the name {definition.__name__}, and it is not "
+            f"known which one was given: rename the others, or {FIX}"
+        )
+    return fitting[0]
+
+
+def _candidates(definition: Definition) -> Iterator[tuple[_Named, str]]:
+    """Yield each statement that may have made a definition, with its text.
+
+    A function tells its line, and a class that of its methods; without any, the name decides.
+    """
+    code = [function.__code__ for function in _functions(definition)]
+    known = [each for each in code if linecache.getlines(each.co_filename)]
+    if known or isinstance(definition, FunctionType):
+        files = {each.co_filename for each in known}
+    else:
+        files = _files_without_methods(definition)
+    for file in files:
+        numbers = {each.co_firstlineno for each in known if each.co_filename == file}
         lines = linecache.getlines(file)
-        try:
-            tree = ast.parse("".join(lines))
-        except SyntaxError:
-            continue
-        for node in reversed([*_definitions(tree.body)]):
-            if node.name == definition.__name__:
-                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-                return dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
-    raise SettingError(
-        f"model: the source of {definition.__name__} is not known, as it was typed in or made by "
-        f"exec, so that learners cannot import it: {FIX}"
-    )
+        for node in _parse(lines):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            last = node.end_lineno or first
+            has_line = not numbers or any(first <= number <= last for number in numbers)
+            if node.name == definition.__name__ and has_line:
+                yield node, dedent("".join(lines[first - 1 : last])).rstrip()
 
 
-def _files(definition: Definition) -> Iterator[str]:
-    """Yield the files that may hold a definition, the likely ones first."""
-    yield from (function.__code__.co_filename for function in _functions(definition))
-    yield from filter(None, [getattr(sys.modules.get(definition.__module__), "__file__", None)])
-    # The cells of a notebook have no file, and a class without methods does not name its cell.
-    cells = [name for name, entry in linecache.cache.items() if len(entry) > 1 and entry[1] is None]
-    yield from reversed(cells)
+def _files_without_methods(definition: Definition) -> set[str]:
+    """Return the file of a class's module, and the cells of a notebook, which have no file."""
+    file = getattr(sys.modules.get(definition.__module__), "__file__", None)
+    cells = {name for name, entry in linecache.cache.items() if len(entry) > 1 and entry[1] is None}
+    return cells | set(filter(None, [file]))
 
 
-def _definitions(body: Iterable[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef]:
-    for node in body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+def _parse(lines: list[str]) -> list[_Named]:
+    try:
+        return [*_definitions(ast.parse("".join(lines)))]
+    except SyntaxError:
+        return []
+
+
+def _definitions(parent: ast.AST) -> Iterator[_Named]:
+    """Yield the definitions of a module, also those in the branches of its statements."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, _Named):
             yield node
-        elif isinstance(node, ast.If | ast.Try | ast.With):
-            yield from _definitions(node.body)
+        elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _definitions(node)
+
+
+def _fits(definition: Definition, node: _Named) -> bool:
+    """Whether the literals that a class assigns are those that it has."""
+    has = vars(definition)
+    return all(repr(has.get(name)) == repr(value) for name, value in _assigned_literals(node))
+
+
+def _assigned_literals(node: _Named) -> Iterator[tuple[str, Any]]:
+    for each in node.body:
+        targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+        for target in targets:
+            if isinstance(target, ast.Name) and (value := getattr(each, "value", None)):
+                with suppress(ValueError):
+                    yield target.id, ast.literal_eval(value)
 
 
 def _global_names(source: str) -> list[str]:
