@@ -77,6 +77,17 @@ def test_a_layer_of_the_users_own_inside_of_them_is_refused() -> None:
         load(nn.Sequential(Net()))
 
 
+def make_bfloat16() -> nn.Module:
+    return nn.Linear(4, 2).bfloat16()
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+@pytest.mark.parametrize("model", [make_bfloat16(), make_bfloat16])
+def test_a_model_whose_dtype_has_no_arrays_is_refused(model: Any, shipped: bool) -> None:
+    with pytest.raises(SettingError, match=r"model: weight is torch\.bfloat16, which .*float32"):
+        load(model, shipped=shipped)
+
+
 def test_a_trainer_class_or_instance_is_taken_too() -> None:
     assert isinstance(load(Linear).trainer, Linear)
     assert isinstance(load(Linear(TASK)).trainer, Linear)
@@ -209,6 +220,11 @@ finally:
         return "finally"
 
 UNIT = 3
+__version__ = "1.2"
+
+
+def dunders():
+    return __name__[:11], __file__.startswith(sys.path[0]), __version__
 
 
 @torch.no_grad()
@@ -226,7 +242,7 @@ class Unclear:
 
 for build_it, net, sizes in (first, (build, Net, Sizes)):
     print(call(build_it), call(net).size, call(sizes).size)
-print(call(branch), call(handled), call(final), call(decorated))
+print(call(branch), call(handled), call(final), call(decorated), call(dunders))
 try:
     call(Unclear)
 except SettingError as error:
@@ -240,7 +256,8 @@ def test_the_definition_that_was_given_is_taken_if_several_have_its_name(tmp_pat
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     lines = result.stdout.splitlines()
-    assert lines[:3] == ["1 1 1", "2 2 2", "else except finally 3"], result.stderr
+    others = "else except finally 3 ('task_model_', True, '1.2')"
+    assert lines[:3] == ["1 1 1", "2 2 2", others], result.stderr
     assert lines[3].startswith("model: 2 definitions have the name Unclear, and it is not known")
 
 

@@ -27,6 +27,8 @@ from melisma.errors import SettingError
 
 Definition = type | FunctionType
 _Named = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+MODULE_NAMES = {*vars(ModuleType("")), "__file__", "__cached__", "__builtins__", "__annotations__"}
+"""Names that Python sets in each module."""
 FIX = "define it in a file of its own, such as model.py, and import it from there"
 
 
@@ -75,7 +77,7 @@ class _Collector:
         self._seen.add(name)
         source = _source_of(definition)
         for used in _global_names(source):
-            if used in self._namespace and used not in self._seen:
+            if used in self._namespace and used not in self._seen | MODULE_NAMES:
                 self._add(used, self._namespace[used], name)
         self._imports |= dict.fromkeys(_submodule_imports(source, self._namespace))
         self._bodies.append(source)

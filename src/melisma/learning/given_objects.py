@@ -17,7 +17,7 @@ import numpy as np
 from melisma.errors import SettingError
 from melisma.fleet.arguments import describe
 from melisma.learning.definitions import Definition, check_top_level, write_definition, write_module
-from melisma.learning.parameters import Arrays, Layout
+from melisma.learning.parameters import Arrays, Layout, state_arrays
 from melisma.learning.trainer import Trainer
 from melisma.user_code import INSTALLED_PREFIXES
 
@@ -100,6 +100,8 @@ def name_model(model: Any, *, shipped: bool) -> NamedModel:
         if not shipped and callable(instance):
             return _register(instance)
         raise SettingError(f"model is {describe(model)}; {EXPECTED}{_partial_hint(model)}")
+    if instance is not None and not _is_trainer(instance):
+        state_arrays(instance.state_dict())
     if not shipped:
         return _register(model if instance is None else _factory(instance), instance)
     if instance is not None and _is_torch_layer(instance):
@@ -154,8 +156,7 @@ def _factory(instance: Any) -> Any:
 def _parameters(instance: Any) -> Arrays:
     if _is_trainer(instance):
         return dict(instance.initial())
-    state = instance.state_dict()
-    return {name: np.array(tensor.detach().cpu().numpy()) for name, tensor in state.items()}
+    return {name: np.array(each) for name, each in state_arrays(instance.state_dict()).items()}
 
 
 def _is_model(instance: Any) -> bool:

@@ -12,9 +12,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.errors import DataError
+from melisma.errors import DataError, SettingError
 
 Arrays = Mapping[str, NDArray[Any]]
+
+
+def state_arrays(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a state as arrays, which share the memory of tensors on the CPU.
+
+    Raise `SettingError` for a dtype that NumPy does not have, such as bfloat16.
+    """
+    arrays = dict[str, NDArray[Any]]()
+    for name, tensor in state.items():
+        try:
+            arrays[name] = tensor.detach().cpu().numpy()
+        except TypeError as error:
+            raise SettingError(
+                f"model: {name} is {tensor.dtype}, which NumPy arrays cannot hold; use float32, "
+                "as in model.float()"
+            ) from error
+    return arrays
 
 
 @dataclass(frozen=True)

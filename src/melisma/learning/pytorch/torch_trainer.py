@@ -16,7 +16,7 @@ from melisma.errors import DataError, SettingError, suggest
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
-from melisma.learning.parameters import Arrays
+from melisma.learning.parameters import Arrays, state_arrays
 from melisma.learning.pytorch.compute_device import ComputeDevice, LossQueue, choose_device
 from melisma.learning.pytorch.models import build_model, to_model_input
 from melisma.learning.pytorch.optimizers import add_proximal_gradient, optimizer_for
@@ -151,8 +151,8 @@ class TorchTrainer:
         return _tensor(labels, np.float32 if self._task.loss == "mse" else np.int64)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        state = self.model.state_dict()
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
+        arrays = state_arrays(self.model.state_dict())
+        return {name: array.copy() for name, array in arrays.items()}
 
     def _load(self, parameters: Arrays) -> None:
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in parameters.items()}
