@@ -15,6 +15,7 @@ from melisma.errors import SettingError
 from melisma.learning.definitions import write_definition
 from melisma.learning.given_objects import GivenObjects, name_model
 from melisma.learning.loaded_task import LoadedTask, load_task
+from melisma.learning.trainer_factory import trainer_for
 from tests.live.tiny_task import Linear, blobs
 
 TASK = Task(name="objects", deadline_s=1.0, passes=1, shard_samples=50)
@@ -97,6 +98,17 @@ def test_a_simulated_run_takes_any_callable() -> None:
     width = 9
     loaded = load(lambda: Net(width), shipped=False)
     assert loaded.trainer.initial()["0.weight"].shape == (9, 4)
+
+
+def test_models_of_simulated_runs_with_the_same_name_are_kept_apart() -> None:
+    models = [lambda width=width: Net(width) for width in (2, 6)]
+    given = [*models, Net(3), Net(8)]
+    tasks = [load(model, shipped=False).task for model in given]
+    shapes = [trainer_for(task).initial()["0.weight"].shape for task in tasks]
+    assert shapes == [(2, 4), (6, 4), (3, 4), (8, 4)]
+    assert [load(model, shipped=False).task.model for model in given] == [
+        task.model for task in tasks
+    ]
 
 
 def test_data_in_memory_is_named_so() -> None:

@@ -8,6 +8,7 @@ import copy
 import re
 import sys
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,7 @@ from melisma.user_code import INSTALLED_PREFIXES
 
 OBJECTS_MODULE = "task_objects"
 """The module of this process alone in which a simulated run finds its model."""
+_registered: dict[str, Any] = {}
 EXPECTED = (
     "expected a name, a torch.nn.Module class or instance, a function that returns one, or a "
     "trainer class"
@@ -135,9 +137,15 @@ def _root_folder(module: str) -> tuple[str, ...]:
 
 
 def _register(model: Any, instance: Any = None) -> NamedModel:
-    """Make a model importable in this process and its forks."""
+    """Make a model importable in this process and its forks.
+
+    The same object keeps its name; another one whose name is taken gets a number.
+    """
     module = sys.modules.setdefault(OBJECTS_MODULE, ModuleType(OBJECTS_MODULE))
-    name = re.sub(r"\W", "", getattr(model, "__name__", "")) or "model"
+    word = re.sub(r"\W", "", getattr(model, "__name__", "")) or "model"
+    given = model if instance is None else instance
+    names = (word if number == 1 else f"{word}_{number}" for number in count(1))
+    name = next(name for name in names if _registered.setdefault(name, given) is given)
     setattr(module, name, model)
     return NamedModel(f"{OBJECTS_MODULE}:{name}", (), instance)
 
