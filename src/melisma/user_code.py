@@ -2,6 +2,7 @@
 
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from importlib import import_module
@@ -11,8 +12,9 @@ from typing import Any
 
 from melisma.errors import SettingError, suggest
 
-# Code of this package, of Python and of installed packages.
-INSTALLED_PREFIXES = ("<", str(Path(__file__).parent), sys.prefix, sys.base_prefix)
+PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
+OWN_FOLDERS = (Path(__file__).parent, *map(Path, map(sysconfig.get_path, ("stdlib", "scripts"))))
+"""The folders of this package, of Python, and of commands."""
 TASK_SEARCHED = "the folder of the task file, the current folder, installed packages"
 DEVICE_SEARCHED = "the folder in which melisma join was started, installed packages"
 IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):(\w+)")
@@ -81,10 +83,17 @@ def describe_error(error: BaseException) -> str:
     """Describe an error in the user's code: type, message, and the last line of that code."""
     message = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(INSTALLED_PREFIXES)]
+    own = [frame for frame in frames if not is_installed(frame.filename)]
     location = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     hint = "; pip install 'melisma[torch]'" if getattr(error, "name", "") == "torch" else ""
     return f"{type(error).__name__}: {message}{location}{hint}"
+
+
+def is_installed(file: str | Path) -> bool:
+    """Whether a file or folder is of Python, of an installed package, or of this one."""
+    path = Path(file)
+    is_package = not PACKAGE_FOLDERS.isdisjoint(path.parts)
+    return str(file).startswith("<") or is_package or any(map(path.is_relative_to, OWN_FOLDERS))
 
 
 def _defined_names(module: ModuleType) -> list[str]:

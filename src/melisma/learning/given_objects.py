@@ -20,7 +20,7 @@ from melisma.fleet.arguments import describe
 from melisma.learning.definitions import Definition, check_top_level, write_definition, write_module
 from melisma.learning.parameters import Arrays, Layout, state_arrays
 from melisma.learning.trainer import Trainer
-from melisma.user_code import INSTALLED_PREFIXES
+from melisma.user_code import is_installed
 
 OBJECTS_MODULE = "task_objects"
 """The module of this process alone in which a simulated run finds its model."""
@@ -133,7 +133,7 @@ def _root_folder(module: str) -> tuple[str, ...]:
     if not places:
         return ()
     folder = Path(places[0]).resolve().parent
-    return () if str(folder).startswith(INSTALLED_PREFIXES) else (str(folder),)
+    return () if is_installed(folder) else (str(folder),)
 
 
 def _register(model: Any, instance: Any = None) -> NamedModel:
