@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,18 @@ def test_a_function_is_drawn_by_the_seed_of_the_task() -> None:
     assert find(one_crash, seed=3) == find(one_crash, seed=3)
 
 
+class Crashes:
+    def __call__(self, fleet: Fleet, until_s: float, rng: np.random.Generator) -> str:
+        return f"crash 0 at {rng.uniform():.6g}"
+
+
+def test_functions_without_a_name_of_their_own_are_drawn_alike_at_each_address() -> None:
+    objects = [Crashes() for _ in range(9)]  # Nine that exist at once have nine addresses.
+    assert len({find(each) for each in objects}) == 1
+    partials = [partial(partial(one_crash)) for _ in range(9)]
+    assert {find(each, seed=3) for each in partials} == {find(one_crash, seed=3)}
+
+
 def test_functions_and_text_are_mixed() -> None:
     faults = find(f"crash hare at 2; {HERE}as_objects")
     assert [fault.kind for fault in faults] == ["crash", "slow"]
@@ -77,9 +90,11 @@ def test_a_run_has_the_faults_of_the_function() -> None:
         (HERE + "numbers", r"faults .*:numbers: returned a int; expected Fault\(...\) or text"),
         (HERE + "missing", "has no missing"),
         ("no_such_module:faults", "ModuleNotFoundError"),
+        (("crash 1 at 2",), r"faults: a tuple contains 'crash 1 at 2' \(str\); expected Fault"),
+        ((Fault("crash", (99,), 1.0),), "fault 'crash 99 at 1': unknown learner 99"),
     ],
 )
-def test_an_error_in_the_function_names_it(source: str, says: str) -> None:
+def test_an_error_in_the_faults_names_them(source: FaultSource, says: str) -> None:
     with pytest.raises(SettingError, match=says):
         find(source)
 

@@ -5,12 +5,14 @@ it returns faults or their text.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from melisma.errors import SettingError
+from melisma.fleet.arguments import describe
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
@@ -32,14 +34,13 @@ def find_faults(
 
     Modules are also searched beside the task's file.
     """
+    targets, faults = FaultTargets.of_fleet(fleet), list[Fault]()
     if isinstance(source, tuple):
-        return source
+        return _check_given(source, targets)
     if callable(source):
-        name = getattr(source, "__qualname__", repr(source))
-        return _call(source, name, task, fleet)
+        return _call(source, function_name(source), task, fleet)
     if str(source).isdecimal():
         return draw_faults(int(source), task, fleet)
-    targets, faults = FaultTargets.of_fleet(fleet), list[Fault]()
     for part in map(str.strip, str(source).split(";")):
         if IMPORT_PATH.fullmatch(part):
             add_module_path(file)
@@ -47,6 +48,13 @@ def find_faults(
         else:
             faults += parse_faults(part, targets)
     return tuple(faults)
+
+
+def function_name(function: FaultFunction) -> str:
+    """Return the name of a function, or of the class of an object; the same in each process."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def draw_faults(seed: int, task: Task, fleet: Fleet) -> tuple[Fault, ...]:
@@ -71,6 +79,17 @@ def _call(function: FaultFunction, name: str, task: Task, fleet: Fleet) -> tuple
             _check(fault, targets)
     except SettingError as error:
         raise SettingError(f"{KEY} {name}: {error}") from None
+    return faults
+
+
+def _check_given(faults: tuple[Fault, ...], targets: FaultTargets) -> tuple[Fault, ...]:
+    for fault in faults:
+        if not isinstance(fault, Fault):
+            raise SettingError(
+                f"{KEY}: a tuple contains {describe(fault)}; expected Fault(...), or instead of "
+                "the tuple one text such as 'crash 1 at 9; crash 2 at 9'"
+            )
+        _check(fault, targets)
     return faults
 
 

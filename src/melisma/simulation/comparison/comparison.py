@@ -25,7 +25,7 @@ from melisma.fleet.task import Task, resolve_task
 from melisma.learning.given_objects import GivenObjects
 from melisma.runs.report import Report
 from melisma.simulation.comparison.interval import Interval
-from melisma.simulation.fault_sources import FaultSource
+from melisma.simulation.fault_sources import FaultSource, function_name
 from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import format_faults
 from melisma.simulation.scenario import Scenario
@@ -349,7 +349,7 @@ def _describe_faults(source: FaultSource, scenario: Scenario) -> str:
     if isinstance(source, str) and not source.isdecimal():
         return source
     if callable(source):
-        return f"by {getattr(source, '__qualname__', source)}"
+        return f"by {function_name(source)}"
     return format_faults(scenario.faults, FaultTargets.of_fleet(scenario.fleet))
 
 
