@@ -10,11 +10,12 @@ import pytest
 import melisma
 from melisma.errors import SettingError
 from melisma.fleet.files.fleet_builder import build_fleet, read_fleet, read_fleet_table
+from melisma.fleet.sizes import dense
 from melisma.fleet.task import OptimizerSettings, SimulationSettings, Task, TaskSizes
 from melisma.simulation.forecast import take_learners
 from melisma.simulation.simulation import SimulationOptions, simulate
 from melisma.simulation.sizing import candidates
-from melisma.simulation.sizing.candidates import cheapest_first, scale_model, with_count
+from melisma.simulation.sizing.candidates import ask, cheapest_first, scale_model, with_count
 from melisma.simulation.sizing.size_goal import SizeGoal
 from melisma.simulation.sizing.sizing import Sizing, size
 from melisma.testing import make_task
@@ -120,6 +121,33 @@ def test_the_smallest_budget_is_the_cost_of_the_cheapest_devices_that_suffice(fl
     assert less.answer < found.answer
 
 
+def test_the_cheapest_devices_are_those_of_each_seed_if_prices_are_drawn(fleet: Path) -> None:
+    drawn = FLEET.replace("price = 2.0", "price = { mean = 5.0, sd = 2.0 }").replace("= 3", "= 9")
+    fleet.write_text(drawn)
+    question = ask("budget", task(), fleet, SizeGoal(WITHIN_S, visits=1.0), None, 1)
+    orders = set()
+    for seed in range(1, 6):
+        everyone = read_fleet(fleet, seed=seed)
+        orders.add(tuple(np.argsort(everyone.price)))
+        for count in (1, 4, 10):
+            prices = question.fleet_for(count, seed).price
+            assert sorted(prices) == sorted(everyone.price)[:count]
+    assert len(orders) == 5
+
+
+def test_the_first_of_the_cheapest_devices_is_present_at_the_start(fleet: Path) -> None:
+    absent = 'name = "shed"\nprice = 0.1\navailability = { joins_s = 20.0 }\n'
+    speed = "train_s = 0.3\nbandwidth_bps = 1e7\n"
+    sheds = [absent.replace("shed", f"shed-{n}") + speed for n in (1, 2)]
+    fleet.write_text(FLEET + "".join(f"[[fleet.learner]]\n{shed}" for shed in sheds))
+    question = ask("budget", task(), fleet, SizeGoal(WITHIN_S, visits=1.0), None, 1)
+    assert question.fleet_for(1, 1).names == ("pi",)
+    assert question.fleet_for(3, 1).names == ("pi", "shed-1", "shed-2")
+    found = size(task(), fleet, "budget", within_s=WITHIN_S, visits=1000)
+    assert found.chosen is not None
+    assert not any(candidate.problem for candidate in found.candidates)
+
+
 def test_time_to_an_accuracy_is_that_of_simulated_training(tmp_path: Path) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(
@@ -180,8 +208,11 @@ def test_a_goal_out_of_reach_has_no_answer_and_says_why(fleet: Path) -> None:
 
 
 def test_hidden_layers_of_an_mlp_become_wider() -> None:
-    mlp = task(model="mlp", model_args={"layers": [784, 50, 20, 10]})
+    stated = TaskSizes(samples=6000, sample_bytes=785, model_bytes=163_880, sample_ops=243_600.0)
+    mlp = task(model="mlp", model_args={"layers": [784, 50, 20, 10]}, sizes=stated)
     assert scale_model(mlp, 2.5).model_args == {"layers": [784, 125, 50, 10]}
+    assert scale_model(mlp, 2.5).model_bytes == 4 * dense(784, 125, 50, 10).parameters
+    assert scale_model(mlp, 2.5).sample_ops == 6 * dense(784, 125, 50, 10).multiplications
     small = scale_model(task(), 0.5)
     assert small.model_bytes == pytest.approx(task().model_bytes / 2, abs=1)
     assert small.sample_ops == task().sample_ops / 2
