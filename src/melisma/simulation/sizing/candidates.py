@@ -101,6 +101,8 @@ def _ask_devices(
     if not isinstance(fleet, str | Path):
         scale_fleet(fleet)  # raises if it is no fleet
         raise SettingError("find = devices needs the file of a fleet, to build others from it")
+    if most < 1:
+        raise SettingError(f"most is {most}; expected at least 1")
     table = read_fleet_table(fleet)
     name = _find_kind(table, kind)
     least = 1 if len(table.learner) + len(table.group) == 1 else 0
