@@ -71,6 +71,7 @@ def test_late_and_scaled_updates_are_moved_to_the_present_parameters() -> None:
     present, start = {"w": np.full(2, 10.0)}, {"w": np.full(2, 4.0)}
     stack = UpdateStack(Layout.from_arrays(present), 2)
     update = {"w": np.full((1, 2), 5.0)}
-    stack.set(slice(0, 1), update, present, present, np.ones(1))
-    stack.set(slice(1, 2), update, start, present, np.array([0.5]))
-    assert stack.take([1, 0])["w"].tolist() == [[10.5, 10.5], [5.0, 5.0]]
+    stack.set(slice(0, 1), update, present, present)
+    stack.set(slice(1, 2), update, start, present)
+    scaled = stack.take_scaled(np.array([1, 0]), present, np.array([0.5, 1.0]))
+    assert scaled["w"].tolist() == [[10.5, 10.5], [5.0, 5.0]]

@@ -95,3 +95,15 @@ def test_a_run_that_fails_raises_an_error_with_its_report(work_folder: Path) -> 
     report = failed.value.report
     assert report.outcome == "failed"
     assert "this model cannot be trained" in " ".join(report.departures)
+
+
+def test_an_aggregation_that_fails_raises_an_error_with_the_report_and_a_picture(
+    work_folder: Path,
+) -> None:
+    (work_folder / "failing_own.py").write_text("def fail(updates, weights):\n    return 1 / 0\n")
+    task, fleet = build({"aggregation": "failing_own:fail"}, {})
+    with pytest.raises(RunFailedError, match="failing_own:fail: ZeroDivisionError") as failed:
+        train(task, fleet, folder=work_folder / "run")
+    assert failed.value.report.outcome == "cancelled"
+    assert len(failed.value.report.cycles) == 1
+    assert (work_folder / "run" / "picture.svg").is_file()

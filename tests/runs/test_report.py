@@ -245,6 +245,17 @@ def test_a_cycle_within_the_tolerance_of_timers_has_met_its_deadline() -> None:
     )
 
 
+def test_with_cycles_of_several_lengths_the_summary_names_the_deadline_that_was_missed() -> None:
+    report = report_of("equal")
+    first, second, third = report.cycles
+    late = replace(second, deadline_s=4.0, closed_s=second.began_s + 5.0)
+    report = replace(report, cycles=(first, late, third))
+    assert report.deadline_summary == (
+        "the deadline of 4 to 10 s held in 2 of 3 cycles; the latest took 5 s, 1 s more than its "
+        "deadline of 4 s"
+    )
+
+
 def test_a_cycle_without_an_update_is_counted_in_the_summary_of_the_deadline() -> None:
     report = report_of("equal")
     empty = replace(report.cycles[2], ending="empty")

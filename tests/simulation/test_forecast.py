@@ -99,6 +99,45 @@ def test_a_sample_of_many_learners_gives_about_the_same(
     assert part.awake_on_average == pytest.approx(full.awake_on_average, abs=0.03)
 
 
+def test_a_part_of_the_learners_has_its_part_of_the_link_of_the_orchestrator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = "[fleet.orchestrator]\nbandwidth_bps = 2e7\n"
+    fleet = make_fleet(tmp_path, group(60) + link)
+    sizes = TaskSizes(samples=30_000, sample_bytes=100, model_bytes=300_000, sample_ops=1.0)
+    task = make_task(cycles=3, deadline_s=30.0, sizes=sizes)
+    full = forecast(task, fleet)
+    assert full.capacity_used < 0.9 * forecast(task, make_fleet(tmp_path, group(60))).capacity_used
+    monkeypatch.setattr(forecast_module, "MAX_LEARNERS", 20)
+    part = forecast(task, fleet)
+    assert part.capacity_used == pytest.approx(full.capacity_used, rel=0.05)
+
+
+def test_a_part_of_the_learners_keeps_its_own_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The part is the first learner of each pair, which has most of the data.
+    learner = '[[fleet.learner]]\nname = "{}"\nsamples_per_s = 500\nbandwidth_bps = 1e8\n'
+    counts = (2900, 100, 2900, 100)
+    tables = [f"{learner.format(n)}own_samples = {own}\n" for n, own in enumerate(counts)]
+    fleet = make_fleet(tmp_path, "".join(tables))
+    sizes = TaskSizes(samples=6000, sample_bytes=100, model_bytes=1000, sample_ops=1.0)
+    task = make_task(mode="federated", scheme="proportional", shard_samples=100, sizes=sizes)
+    assert not forecast(task, fleet).failure
+    monkeypatch.setattr(forecast_module, "MAX_LEARNERS", 2)
+    assert not forecast(task, fleet).failure
+
+
+def test_groups_of_a_part_of_a_fleet_have_their_learners_in_it(tmp_path: Path) -> None:
+    counts = {"a": 2, "b": 3, "c": 2}
+    tables = [group(count, f'name = "{name}"') for name, count in counts.items()]
+    whole = make_fleet(tmp_path, "".join(tables))
+    part = take_learners(whole, np.array([0, 1, 5, 6]))
+    assert part.groups == {"a": range(2), "c": range(2, 4)}
+    for name, learners in part.groups.items():
+        assert [part.names[n] for n in learners] == [whole.names[n] for n in whole.groups[name]]
+
+
 def test_a_part_of_a_fleet_has_the_rows_of_its_learners_in_every_array() -> None:
     whole = read_fleet(DEFAULT_FLEET, 6)
     part = take_learners(whole, np.array([1, 4]))

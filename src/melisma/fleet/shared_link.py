@@ -24,6 +24,10 @@ class SharedLink:
         """Whether it can be slower than the links of the learners."""
         return min(self.uplink_bps, self.downlink_bps) < inf
 
+    def scaled(self, factor: float) -> "SharedLink":
+        """Return a link with this multiple of both rates."""
+        return SharedLink(self.uplink_bps * factor, self.downlink_bps * factor)
+
     def levels_bps(
         self, downlink_bps: Floats, uplink_bps: Floats, learners: Ints | slice = slice(None)
     ) -> tuple[float, float]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import DataError, SettingError
-from melisma.fleet.array_types import Floats
+from melisma.fleet.array_types import Floats, Ints
 from melisma.learning.parameters import Arrays, Layout
 from melisma.user_code import describe_error, import_function, is_import_path
 
@@ -85,19 +85,24 @@ class UpdateStack:
             if field.dtype.kind == "f"
         }
 
-    def set(
-        self, rows: Any, updates: Arrays, start: Arrays, present: Arrays, scales: Floats
-    ) -> None:
-        """Set rows to present + scale * (update - start); `updates` are stacked, too."""
-        same = start is present and bool((scales == 1.0).all())
+    def set(self, rows: Any, updates: Arrays, start: Arrays, present: Arrays) -> None:
+        """Set rows to present + update - start; `updates` are stacked, too."""
         for name, stack in self.updates.items():
-            if same:
+            if start is present:
                 stack[rows] = updates[name]
-                continue
-            factors = scales.reshape(-1, *[1] * (stack.ndim - 1))
-            change = updates[name].astype(np.float64) - start[name]
-            stack[rows] = present[name] + factors * change
+            else:
+                stack[rows] = updates[name].astype(np.float64) - start[name] + present[name]
 
-    def take(self, rows: Any) -> dict[str, NDArray[Any]]:
-        """Return these rows, in their order."""
-        return {name: stack[rows] for name, stack in self.updates.items()}
+    def take_scaled(self, rows: Ints, present: Arrays, scales: Floats) -> dict[str, NDArray[Any]]:
+        """Return these rows, in their order, with each change of the present arrays scaled."""
+        taken = {name: stack[rows] for name, stack in self.updates.items()}
+        if (scales == 1.0).all():
+            return taken
+        return {name: _scale(array, present[name], scales) for name, array in taken.items()}
+
+
+def _scale(updates: NDArray[Any], present: NDArray[Any], scales: Floats) -> NDArray[Any]:
+    factors = scales.reshape(-1, *[1] * present.ndim)
+    scaled = present + factors * (updates.astype(np.float64) - present)
+    # A scale of 1 keeps an update to the last bit.
+    return np.where(factors == 1.0, updates, scaled.astype(updates.dtype))

@@ -175,6 +175,8 @@ def run_orchestrator(
             report = asyncio.run(orchestration.run(cancellation))
         if report is not None:
             save_picture(report.plot, prepared.folder / PICTURE_FILE)
+            if orchestration.failure is not None:
+                report.require_success(orchestration.failure)
         return report
 
     report = run_in_thread(work, cancellation, "melisma-orchestrator", caller)
@@ -227,6 +229,11 @@ class _Orchestration:
         if not self._steps:
             return None
         return replace(Report.from_trace(self._steps), model=store.model, folder=folder)
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error of the user's code that ended the run."""
+        return self._orchestrator.failure
 
     def _create_services(self, store: RunStore) -> None:
         spec, mailboxes = self._prepared.spec, self._mailboxes

@@ -169,10 +169,12 @@ def run(
 
     def work() -> Report:
         with naming_kept_files(prepared.folder):
-            model = asyncio.run(_run_orchestrator(prepared, port, mailboxes, record, cancellation))
+            model, failure = asyncio.run(
+                _run_orchestrator(prepared, port, mailboxes, record, cancellation)
+            )
         report = replace(Report.from_trace(steps), model=model, folder=prepared.folder)
         save_picture(report.plot, prepared.folder / PICTURE_FILE)
-        return report
+        return report if failure is None else report.require_success(failure)
 
     return run_in_thread(work, cancellation, "melisma-run", caller)
 
@@ -183,8 +185,11 @@ async def _run_orchestrator(
     mailboxes: Mailboxes,
     watch: Watcher,
     cancellation: Cancellation,
-) -> Path | None:
-    """Run the orchestrator and its learners; return the trained model if there is one."""
+) -> tuple[Path | None, Exception | None]:
+    """Run the orchestrator and its learners.
+
+    Return the trained model, if there is one, and the error of the user's code that ended the run.
+    """
     loop, store, orchestrator = asyncio.get_running_loop(), None, None
     spec, evaluator = prepared.spec, FederatedEvaluator(mailboxes)
     try:
@@ -206,7 +211,7 @@ async def _run_orchestrator(
                     await orchestrator.finished
                 finally:
                     silence.cancel()
-                cancellation.on_request(lambda: None)
+                    cancellation.on_request(lambda: None)
     finally:
         if orchestrator is not None:
             # After this, no event is handled or recorded.
@@ -216,7 +221,7 @@ async def _run_orchestrator(
         for name in (DEVICES_FOLDER, SHARDS_FOLDER):
             shutil.rmtree(prepared.folder / name, ignore_errors=True)
         remove_empty(prepared.folder)
-    return store.model
+    return store.model, orchestrator.failure
 
 
 def _cancel(

@@ -97,6 +97,24 @@ def _avoid_waiting(task: Task) -> str:
     return "try smaller shard_samples" if task.extension else "try extension = true"
 
 
+def _shorten(task: Task) -> str:
+    """Return the setting that lets learners go on, or ends cycles earlier."""
+    if not task.extension:
+        return "try extension = true"
+    return "try a shorter deadline_s" if task.total_s is None else "try smaller shard_samples"
+
+
+def _balance(task: Task) -> str:
+    """Return the setting that lets learners finish at the same time."""
+    if not task.extension:
+        return "try extension = true"
+    return (
+        "try smaller shard_samples"
+        if task.scheme == "proportional"
+        else ("try scheme = 'proportional'")
+    )
+
+
 # The reason of each cause, and what to do about it in a task.
 RULES: dict[str, tuple[str, Callable[[Task], str]]] = {
     "fixed": (
@@ -111,11 +129,11 @@ RULES: dict[str, tuple[str, Callable[[Task], str]]] = {
     ),
     "waiting for others": (
         "done, waited for others",
-        lambda _: "try extension = true, or scheme = 'proportional'",
+        _balance,
     ),
     "closed early": (
         "all were done before the deadline",
-        lambda _: "try extension = true, or a shorter deadline_s",
+        _shorten,
     ),
     "late": (
         "updates came too late to count",

@@ -60,12 +60,17 @@ class Report:
             progress.apply(step)
         return replace(progress.report(), trace=trace)
 
-    def require_success(self) -> "Report":
-        """Return this report; raise `RunFailedError` with it if the run failed."""
-        if self.outcome != "failed":
+    def require_success(self, failure: Exception | None = None) -> "Report":
+        """Return this report; raise `RunFailedError` with it if the run failed.
+
+        `failure` is an error of the user's code that ended the run.
+        """
+        if self.outcome != "failed" and failure is None:
             return self
+        reason = self.reason if failure is None else str(failure)
         saved = "" if self.folder is None else f"; its results so far are in {self.folder}"
-        raise RunFailedError(f"the run of task {self.task.name} failed: {self.reason}{saved}", self)
+        message = f"the run of task {self.task.name} failed: {reason}{saved}"
+        raise RunFailedError(message, self) from failure
 
     @property
     def ended_cycles(self) -> tuple[Cycle, ...]:
@@ -93,6 +98,11 @@ class Report:
             return summary
         latest = max(self.ended_cycles, key=lambda cycle: cycle.truancy)
         late_s = latest.cycle_s - latest.deadline_s
+        if late_s > 0 and len(lengths) > 1:
+            return (
+                f"{summary}; the latest took {latest.cycle_s:.4g} s, {late_s:.2g} s more than its "
+                f"deadline of {latest.deadline_s:.4g} s"
+            )
         late = f" (within {TIMER_TOLERANCE:.1%})" if late_s > 0 else ""
         if not latest.met_deadline:
             late = f", {late_s:.2g} s too long"

@@ -5,6 +5,7 @@ that a plan and a simulation agree. If something is drawn at random, runs with t
 simulated, too.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Any
@@ -163,19 +164,24 @@ def _mean(shares: list[float]) -> float:
 def _limit_learners(task: Task, fleet: Fleet) -> tuple[Task, Fleet]:
     """Return up to `MAX_LEARNERS` of the learners, and the task with their part of the data.
 
-    A sample of a number of learners is reduced in proportion.
+    A sample of a number of learners and the orchestrator's link are reduced in proportion.
     """
     step = ceil(fleet.learners / MAX_LEARNERS)
     if step == 1:
         return task, fleet
     followed = np.arange(0, fleet.learners, step)
-    shards = max(followed.size, round(task.shards * followed.size / fleet.learners))
-    sizes = msgspec.structs.replace(task.sizes, samples=shards * task.shard_samples)
+    part = followed.size / fleet.learners
+    shards = max(followed.size, round(task.shards * part))
+    samples = shards * task.shard_samples
+    if task.mode == "federated":
+        samples = int(fleet.local_samples(task)[followed].sum())
+    sizes = msgspec.structs.replace(task.sizes, samples=samples)
     sample = task.sample
     if isinstance(sample, int):
         sample = sample_size(sample / fleet.learners, followed.size)
     task = msgspec.structs.replace(task, sizes=sizes, sample=sample)
-    return task, take_learners(fleet, followed)
+    link = fleet.orchestrator.scaled(part)
+    return task, replace(take_learners(fleet, followed), orchestrator=link)
 
 
 def take_learners(fleet: Fleet, learners: Ints) -> Fleet:
@@ -196,7 +202,17 @@ def take_learners(fleet: Fleet, learners: Ints) -> Fleet:
         noise=_take_columns(fleet.noise, learners),
         names=tuple(fleet.names[learner] for learner in learners.tolist()),
         discloses=tuple(fleet.discloses[learner] for learner in learners.tolist()),
+        groups=_take_groups(fleet.groups, learners),
     )
+
+
+def _take_groups(groups: Mapping[str, range], learners: Ints) -> dict[str, range]:
+    """Return the new numbers of the learners of each group; groups without any are left out."""
+    parts = {
+        name: range(*np.searchsorted(learners, (group.start, group.stop)).tolist())
+        for name, group in groups.items()
+    }
+    return {name: part for name, part in parts.items() if part}
 
 
 def _take_columns(table: Any, learners: Ints) -> Any:

@@ -13,7 +13,7 @@ from melisma.atomic import write_atomic
 from melisma.cycle import events
 from melisma.cycle.machine import check_submission
 from melisma.cycle.ragged import RaggedArray
-from melisma.errors import DataError, RunFailedError, SettingError, suggest
+from melisma.errors import DataError, SettingError, suggest
 from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.files.fleet_builder import scale_fleet
 from melisma.fleet.fleet import Fleet
@@ -265,10 +265,7 @@ def _save_all(
             report = _save(report, path, compute)
             if isinstance(failure, OSError):
                 raise failure
-    if failure is not None:
-        saved = "" if path is None else f"; partial results are in {path}"
-        raise RunFailedError(f"{failure}{saved}", report) from failure
-    return report
+    return report if failure is None else report.require_success(failure)
 
 
 def _keep_checkpoints(

@@ -29,7 +29,7 @@ def trace_of(learners: int) -> Report:
 def test_the_last_screen_names_who_idled_how_much_why_and_what_to_change() -> None:
     assert (
         "device-1 idle 55%, device-0 idle 50%: done, waited for others; "
-        "try extension = true, or scheme = 'proportional'" in summary(trace_of(2))
+        "try extension = true" in summary(trace_of(2))
     )
 
 

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -540,6 +541,25 @@ def test_a_large_change_is_scaled_down_in_a_simulation(monkeypatch: pytest.Monke
     report = run(make_simulation(**TORCH))
     assert report.clipped == {"d-4": 3}
     assert report.accuracy > 0.8
+
+
+def test_an_own_aggregation_is_called_once_a_cycle_with_guarded_updates(
+    monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    (place / "counting_own.py").write_text(
+        "import numpy as np\n"
+        "calls = []\n"
+        "def mean(updates, weights):\n"
+        "    calls.append(len(weights))\n"
+        "    return {name: np.average(array, axis=0, weights=weights)\n"
+        "            for name, array in updates.items()}\n"
+    )
+    scale_training(monkeypatch, 3, 20.0)
+    own = run(make_simulation(**TORCH, aggregation="counting_own:mean"))
+    assert len(import_module("counting_own").calls) == len(own.cycles) == 3
+    assert own.clipped == {"d-4": 3}
+    mean = run(make_simulation(**TORCH))
+    assert own.loss == pytest.approx(mean.loss, rel=1e-3)
 
 
 def test_a_simulated_model_that_is_not_finite_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Answers beside brute force over all candidates, on small fleets."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -10,13 +10,15 @@ import pytest
 import melisma
 from melisma.errors import SettingError
 from melisma.fleet.files.fleet_builder import build_fleet, read_fleet, read_fleet_table
+from melisma.fleet.sizes import dense
 from melisma.fleet.task import OptimizerSettings, SimulationSettings, Task, TaskSizes
 from melisma.simulation.forecast import take_learners
 from melisma.simulation.simulation import SimulationOptions, simulate
 from melisma.simulation.sizing import candidates
-from melisma.simulation.sizing.candidates import cheapest_first, scale_model, with_count
+from melisma.simulation.sizing.candidates import ask, cheapest_first, scale_model, with_count
 from melisma.simulation.sizing.size_goal import SizeGoal
 from melisma.simulation.sizing.sizing import Sizing, size
+from melisma.simulation.sizing.sizing_picture import answer_line
 from melisma.testing import make_task
 
 FLEET = """
@@ -120,6 +122,33 @@ def test_the_smallest_budget_is_the_cost_of_the_cheapest_devices_that_suffice(fl
     assert less.answer < found.answer
 
 
+def test_the_cheapest_devices_are_those_of_each_seed_if_prices_are_drawn(fleet: Path) -> None:
+    drawn = FLEET.replace("price = 2.0", "price = { mean = 5.0, sd = 2.0 }").replace("= 3", "= 9")
+    fleet.write_text(drawn)
+    question = ask("budget", task(), fleet, SizeGoal(WITHIN_S, visits=1.0), None, 1)
+    orders = set()
+    for seed in range(1, 6):
+        everyone = read_fleet(fleet, seed=seed)
+        orders.add(tuple(np.argsort(everyone.price)))
+        for count in (1, 4, 10):
+            prices = question.fleet_for(count, seed).price
+            assert sorted(prices) == sorted(everyone.price)[:count]
+    assert len(orders) == 5
+
+
+def test_the_first_of_the_cheapest_devices_is_present_at_the_start(fleet: Path) -> None:
+    absent = 'name = "shed"\nprice = 0.1\navailability = { joins_s = 20.0 }\n'
+    speed = "train_s = 0.3\nbandwidth_bps = 1e7\n"
+    sheds = [absent.replace("shed", f"shed-{n}") + speed for n in (1, 2)]
+    fleet.write_text(FLEET + "".join(f"[[fleet.learner]]\n{shed}" for shed in sheds))
+    question = ask("budget", task(), fleet, SizeGoal(WITHIN_S, visits=1.0), None, 1)
+    assert question.fleet_for(1, 1).names == ("pi",)
+    assert question.fleet_for(3, 1).names == ("pi", "shed-1", "shed-2")
+    found = size(task(), fleet, "budget", within_s=WITHIN_S, visits=1000)
+    assert found.chosen is not None
+    assert not any(candidate.problem for candidate in found.candidates)
+
+
 def test_time_to_an_accuracy_is_that_of_simulated_training(tmp_path: Path) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(
@@ -180,11 +209,58 @@ def test_a_goal_out_of_reach_has_no_answer_and_says_why(fleet: Path) -> None:
 
 
 def test_hidden_layers_of_an_mlp_become_wider() -> None:
-    mlp = task(model="mlp", model_args={"layers": [784, 50, 20, 10]})
+    stated = TaskSizes(samples=6000, sample_bytes=785, model_bytes=163_880, sample_ops=243_600.0)
+    mlp = task(model="mlp", model_args={"layers": [784, 50, 20, 10]}, sizes=stated)
     assert scale_model(mlp, 2.5).model_args == {"layers": [784, 125, 50, 10]}
+    assert scale_model(mlp, 2.5).model_bytes == 4 * dense(784, 125, 50, 10).parameters
+    assert scale_model(mlp, 2.5).sample_ops == 6 * dense(784, 125, 50, 10).multiplications
     small = scale_model(task(), 0.5)
     assert small.model_bytes == pytest.approx(task().model_bytes / 2, abs=1)
     assert small.sample_ops == task().sample_ops / 2
+
+
+@pytest.mark.parametrize("find", ["deadline", "devices", "budget", "model"])
+def test_what_is_no_fleet_is_refused(find: Any) -> None:
+    with pytest.raises(SettingError, match=r"fleet is 3 \(int\); expected a melisma.Fleet"):
+        size(task(), cast("Any", 3), find, within_s=WITHIN_S, visits=1000)
+
+
+def test_the_limit_of_the_search_is_not_presented_as_the_least_deadline(fleet: Path) -> None:
+    found = size(task(), fleet, "deadline", within_s=600.0, visits=10.0)
+    assert found.answer == 3.0
+    assert found.as_dict()["at_limit"] is True
+    line = answer_line(found)
+    assert line.endswith("already the shortest tried, 3 s, reaches the goal")
+    largest = size(task(deadline_s=3000.0), fleet, "model", within_s=6000.0, visits=10.0)
+    assert largest.answer == 1000.0
+    assert answer_line(largest).endswith("already the largest tried, 1000 times, reaches the goal")
+    fewest = size(task(), fleet, "devices", within_s=600.0, visits=10.0, kind="phone")
+    assert (fewest.answer, fewest.at_limit) == (0.0, False)
+    assert answer_line(fewest).endswith(": 0 phone")
+
+
+def test_the_model_to_start_from_is_found_beside_the_task_file(
+    tmp_path: Path, fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = task(
+        model="tests.live.tiny_task:Linear",
+        data="tests.live.tiny_task:blobs",
+        sizes=TaskSizes(),
+        shard_samples=50,
+        passes=1,
+    )
+    report = simulate(trained, fleet, SimulationOptions(), folder=tmp_path / "run")
+    assert report.model is not None
+    file = tmp_path / "task.toml"
+    file.write_text(
+        '[task]\nname = "blobs"\nmodel = "tests.live.tiny_task:Linear"\ndeadline_s = 10\n'
+        "passes = 1\n"
+        'data = "tests.live.tiny_task:blobs"\nshard_samples = 50\nstart = "run/model.safetensors"\n'
+    )
+    monkeypatch.chdir(tmp_path.parent)
+    goal: dict[str, Any] = {"within_s": 60.0, "accuracy": 0.1, "seeds": 1}
+    assert size(file, fleet, "deadline", **goal).chosen is not None
+    assert size(file.relative_to(tmp_path.parent), fleet, "deadline", **goal).chosen is not None
 
 
 def test_the_picture_has_a_mark_for_each_candidate_and_the_answer(fleet: Path) -> None:
@@ -207,7 +283,15 @@ def test_the_picture_has_a_mark_for_each_candidate_and_the_answer(fleet: Path) -
         ("deadline", {"visits": -1.0}, "visits is -1"),
         ("deadline", {"visits": None, "accuracy": 1.5}, "accuracy is 1.5"),
         ("deadline", {"within_s": 0.0}, "within_s is 0"),
-        ("deadline", {"seeds": 0}, "seeds is 0"),
+        ("deadline", {"seeds": 0}, "seeds is 0; expected at least 1"),
+        ("devices", {"kind": "phone", "most": -1}, "most is -1; expected at least 1"),
+        ("deadline", {"seeds": "a"}, "size: seeds: 'a'; expected a whole number"),
+        ("deadline", {"within_s": None}, "size: within_s: None; expected a number"),
+        ("deadline", {"within_s": "1h"}, "size: within_s: '1h'; expected a number"),
+        ("deadline", {"visits": "many"}, "size: visits: 'many'; expected a number"),
+        ("devices", {"kind": 3}, "size: kind: 3; expected text"),
+        ("deadline", {"work": "timings"}, "size: work: 'timings'; did you mean timing"),
+        ("deadline", {"watch": 3}, r"watch is 3 \(int\); expected a function"),
         ("deadline", {"visits": None, "accuracy": 0.5, "work": "timing"}, "trains nothing"),
     ],
 )

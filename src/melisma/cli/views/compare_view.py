@@ -73,10 +73,11 @@ def lead_line(comparison: Comparison) -> str:
     first = {
         "accuracy_s": f"{lead.first} {goal} first, after {best.mean:.4g} s",
         "training_s": f"{lead.first} needed the least time in cycles, {best.mean:.4g} s",
-        "visits_per_s": f"{lead.first} trained the most, {best.mean:,.4g} visits/s",
+        "visits_per_s": f"{lead.first} trained the most, {best.mean:,.0f} visits/s",
     }[lead.figure] + _seed_count(best)
     if lead.second is None:
-        return first if len(comparison.schemes) == 1 else f"{first}; no other scheme did"
+        others = "no other scheme did" if comparison.target else "all runs of other schemes failed"
+        return first if len(comparison.schemes) == 1 else f"{first}; {others}"
     return f"{first}; {_runner_up(comparison, lead)}"
 
 

@@ -16,6 +16,7 @@ from melisma.runs.totals import UNASSIGNED_COUNTS, UNCOUNTED_STATUSES, LearnerTo
 from melisma.text import visible_part
 
 MAX_LEARNERS, MAX_IDLE, MAX_IDLE_NAMED = 20, 5, 3
+MIN_SHOWN_S = 0.1
 TITLES = (
     *("learner", "shards", "visits", "done", "capacity"),
     *("fetch s", "train s", "upload s"),
@@ -148,6 +149,10 @@ def _result_lines(report: Report) -> list[str]:
     )
     total_s = report.ended_s - report.began_s
     time = f"{report.training_s:.1f} s of training, {total_s:.1f} s total"
+    if report.task.total_s is not None and report.due_s is not None:
+        # A live run also needs time to start processes, and to save its results.
+        other_s = report.task.total_s - (report.due_s - report.began_s)
+        time += f" and {other_s:.1f} s to start and to save" * (other_s >= MIN_SHOWN_S)
     outside = f"{report.outside_share:.0%} outside cycles"
     return [
         *scores,
@@ -200,7 +205,8 @@ def _cycles_without_work(total: LearnerTotal) -> str:
 
 
 def _saved_files(report: Report) -> list[str]:
-    files = {"model": report.model, "picture": report.picture_path, "trace": report.trace_path}
+    files = {"model": report.model, "best": report.best_model}
+    files |= {"picture": report.picture_path, "trace": report.trace_path}
     return [f"{name:<8} {_relative_path(path)}" for name, path in files.items() if path is not None]
 
 

@@ -10,6 +10,7 @@ from melisma.simulation.sizing.sizing import Candidate, Sizing
 from melisma.simulation.sizing.sizing_picture import answer_line
 from melisma.text import visible_part
 
+MAX_PROBLEMS = 3
 TITLES = {
     "deadline": "deadline s",
     "devices": "devices",
@@ -21,12 +22,11 @@ TITLES = {
 def size_view(sizing: Sizing, *, has_prices: bool) -> RenderableType:
     """Return the candidates, the answer, and what to know about it."""
     reached = "samples" if sizing.goal.visits is not None else "seconds"
-    titles = (TITLES[sizing.find], reached, *(("cost",) if has_prices else ()), "goal", "problem")
+    titles = (TITLES[sizing.find], reached, *(("cost",) if has_prices else ()), "goal")
     rows = [_row(candidate, has_prices=has_prices) for candidate in sizing.candidates]
-    if not any(candidate.problem for candidate in sizing.candidates):
-        titles, rows = titles[:-1], [row[:-1] for row in rows]
     return Group(
         FigureTable(titles, rows),
+        *map(Text, _problems(sizing)),
         Text(answer_line(sizing), style="bold"),
         *map(Text, _notes(sizing)),
     )
@@ -39,14 +39,18 @@ def candidate_line(candidate: Candidate) -> str:
 
 def _row(candidate: Candidate, *, has_prices: bool) -> tuple[str, ...]:
     cost = (_format(candidate.cost),) if has_prices else ()
-    problem = visible_part(candidate.problem) or "-"
-    return (
-        f"{candidate.value:g}",
-        _format(candidate.reached),
-        *cost,
-        _verdict(candidate),
-        problem,
-    )
+    return (f"{candidate.value:g}", _format(candidate.reached), *cost, _verdict(candidate))
+
+
+def _problems(sizing: Sizing) -> list[str]:
+    """Return each problem once, with its candidates; of many the first ones."""
+    found = dict[str, list[str]]()
+    for candidate in sizing.candidates:
+        if candidate.problem:
+            found.setdefault(visible_part(candidate.problem), []).append(f"{candidate.value:g}")
+    title, rest = TITLES[sizing.find], len(found) - MAX_PROBLEMS
+    lines = [f"{title} {', '.join(values)}: {problem}" for problem, values in found.items()]
+    return lines[:MAX_PROBLEMS] + [f"{rest} more problems; --json has all"] * (rest > 0)
 
 
 def _verdict(candidate: Candidate) -> str:

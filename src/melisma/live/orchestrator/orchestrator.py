@@ -15,6 +15,7 @@ from melisma.cycle import commands, events
 from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.cycle.learner import MAX_ABSENCE_S, silence_limit_s
 from melisma.cycle.machine import CycleMachine
+from melisma.errors import DataError
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.combined_score import CombinedScore
@@ -53,6 +54,7 @@ class Orchestrator:
         # Also when the run ends with an error: no poll waits for its timeout.
         self.finished.add_done_callback(lambda _: mailboxes.close())
         self.started = False
+        self.failure: DataError | None = None
         store.save_initial(spec.initial)
 
     def start(self, learner_count: int | None = None) -> None:
@@ -297,7 +299,12 @@ class Orchestrator:
 
     def _on_background_done(self, task: "asyncio.Task[None]") -> None:
         self._background.discard(task)
-        if not task.cancelled() and (error := task.exception()):
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, DataError):
+            # An error of the user's code: the caller can save partial results.
+            self.failure = error
+            self.cancel(str(error))
+        elif error is not None:
             self.fail(error)
 
 

@@ -14,7 +14,7 @@ from melisma.live.code_bundle import CodeBundle
 class RunSpec:
     """A task with its trainer and the samples that models are evaluated on.
 
-        Training starts from `initial`. `test` is empty in federated learning without central data.
+    Training starts from `initial`. `test` is empty in federated learning without central data.
     `rates` are the usage rates of the learners, as in `TaskSubmitted`. `bundle` is the source of
     the task's own model. `counts_from` is the monotonic time from which the total time of the task
     counts, None for the start of the run.

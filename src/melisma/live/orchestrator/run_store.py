@@ -254,9 +254,10 @@ class RunStore:
                 start = self._read_parameters(self._versions[item.cycle])
             arrays = self.layout.unpack(item.update.path.read_bytes())
             rows = {name: array[None] for name, array in arrays.items()}
-            scales = np.array([item.update.scale])
-            stack.set(slice(row, row + 1), rows, start, self.parameters, scales)
-        return stack.updates, np.array([item.update.weight for item in ordered])
+            stack.set(slice(row, row + 1), rows, start, self.parameters)
+        scales = np.array([item.update.scale for item in ordered])
+        scaled = stack.take_scaled(np.arange(len(ordered)), self.parameters, scales)
+        return scaled, np.array([item.update.weight for item in ordered])
 
     def _average(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> dict[str, NDArray[Any]]:
         """Return the weighted mean, with the changes of late updates."""

@@ -22,7 +22,7 @@ from melisma.learning import batched
 from melisma.learning.aggregation import RunningMean, StartShares, add_parameters
 from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import LoadedTask
-from melisma.learning.own_aggregation import OwnAggregation, UpdateStack, find_aggregation
+from melisma.learning.own_aggregation import UpdateStack, find_aggregation
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.server.server_optimizer import ServerOptimizer, trainable_arrays
 from melisma.learning.step_normalization import normalize_changes, step_factors
@@ -104,62 +104,67 @@ class RealTraining:
         if not parts:
             return Averaged(np.empty(0), [])
         weights = np.concatenate([part.weights for part in parts])
-        factors = step_factors(weights, np.concatenate([part.steps for part in parts]))
-        losses, changes = self._aggregate(cycle, parts, _split_by_part(factors, parts))
-        changes = normalize_changes(changes, weights, factors)
-        finite = ~np.isnan(changes.distances)
-        scales = np.ones(finite.size)
-        scales[finite] = self._guard.scales(changes.take(finite), norm_of(self._before))
-        if (scales < 1.0).any():
-            self.parameters = self._before
-            if scales.any():
-                self._aggregate(cycle, parts, _split_by_part(scales * factors, parts))
-        self._guard.record(changes.take(finite), scales[finite])
+        steps = np.concatenate([part.steps for part in parts])
+        if self._aggregation is None:
+            factors = step_factors(weights, steps)
+            losses, changes = self._average(cycle, parts, _split_by_part(factors, parts))
+            scales, counted = self._judge(changes, weights, steps)
+            if (scales * counted != factors)[~np.isnan(changes.distances)].any():
+                self.parameters = self._before
+                if scales.any():
+                    self._average(cycle, parts, _split_by_part(scales * counted, parts))
+        else:
+            stack, losses, changes = self._stack_updates(cycle, parts)
+            scales, counted = self._judge(changes, weights, steps)
+            used = (scales > 0) & ~np.isnan(changes.distances)
+            if used.any():
+                rows = _by_learner(parts)
+                rows = rows[used[rows]]
+                updates = stack.take_scaled(rows, self._before, (scales * counted)[rows])
+                self.parameters = self._aggregation(updates, weights[rows], self._before)
         if self.parameters is not self._before:
             self.parameters = self._server.apply(self._before, dict(self.parameters))
         self._trained.clear()
         return Averaged(losses, _split_by_part(scales, parts))
 
-    def _aggregate(
-        self, cycle: int, parts: Sequence[WeightedWork], scales: list[Floats]
-    ) -> tuple[Floats, UpdateChanges]:
-        """Average, or aggregate by the function of the task, as `_average` says."""
-        if self._aggregation is None:
-            return self._average(cycle, parts, scales)
-        return self._aggregate_stacked(self._aggregation, cycle, parts, scales)
+    def _judge(self, changes: UpdateChanges, weights: Floats, steps: Ints) -> tuple[Floats, Floats]:
+        """Return the guard's scale of each update, and its factor for local steps.
 
-    def _aggregate_stacked(
-        self,
-        aggregation: OwnAggregation,
-        cycle: int,
-        parts: Sequence[WeightedWork],
-        scales: list[Floats],
-    ) -> tuple[Floats, UpdateChanges]:
-        """Aggregate by a function of the user, with all updates in memory."""
-        learners = np.concatenate([part.learners for part in parts])
-        cycles = np.concatenate([np.full(p.learners.size, p.record.cycle) for p in parts])
-        stack, found = UpdateStack(self._layout, learners.size), np.empty(learners.size)
-        losses, first = np.empty(learners.size), 0
-        for part, scale in zip(parts, scales, strict=True):
+        Updates that are not finite do not count, as live runs refuse them.
+        """
+        finite = ~np.isnan(changes.distances)
+        scales, factors = np.ones(finite.size), np.ones(finite.size)
+        if not finite.any():
+            return scales, factors
+        factors[finite] = step_factors(weights[finite], steps[finite] if steps.size else steps)
+        counted = normalize_changes(changes.take(finite), weights[finite], factors[finite])
+        scales[finite] = self._guard.scales(counted, norm_of(self._before))
+        self._guard.record(counted, scales[finite])
+        return scales, factors
+
+    def _stack_updates(
+        self, cycle: int, parts: Sequence[WeightedWork]
+    ) -> tuple[UpdateStack, Floats, UpdateChanges]:
+        """Train, with all updates in memory; return them, this cycle's losses, and all changes."""
+        learners = sum(part.learners.size for part in parts)
+        stack, found = UpdateStack(self._layout, learners), np.empty(learners)
+        losses, first = np.empty(0), 0
+        for part in parts:
             late = part.record.cycle != cycle
             start = self._starts[part.record.cycle] if late else self._before
-            order = np.argsort(part.learners)
+            order, part_losses = np.argsort(part.learners), np.empty(part.learners.size)
             work = part.record.of(part.learners[order], part.attempts[order])
             for indices, result in self._train_blocks(work, start):
                 rows = order[indices]
-                stack.set(first + rows, result.parameters, start, self._before, scale[rows])
+                stack.set(first + rows, result.parameters, start, self._before)
                 found[first + rows] = self._distances(result, start)
-                losses[first + rows] = result.loss
+                part_losses[rows] = result.loss
+            losses = losses if late else part_losses
             first += part.learners.size
-        weights = np.concatenate([part.weights for part in parts])
-        used = (np.concatenate(scales) > 0) & ~np.isnan(found)
-        self._check_updates(int(np.isnan(found).sum()), cycle, learners.size, bool(used.any()))
-        if used.any():
-            order = np.lexsort((cycles, learners))
-            order = order[used[order]]
-            self.parameters = aggregation(stack.take(order), weights[order], self._before)
+        finite = ~np.isnan(found)
+        self._check_updates(int((~finite).sum()), cycle, learners, bool(finite.any()))
         visits = np.concatenate([part.visits for part in parts])
-        return losses[cycles == cycle], UpdateChanges(found, visits)
+        return stack, losses, UpdateChanges(found, visits)
 
     def _average(
         self, cycle: int, parts: Sequence[WeightedWork], scales: list[Floats]
@@ -391,6 +396,13 @@ def _split_evenly(count: int, parts: int) -> list[Ints]:
 def _split_by_part(values: Floats, parts: Sequence[WeightedWork]) -> list[Floats]:
     """Return the values of all updates by part."""
     return np.split(values, np.cumsum([part.learners.size for part in parts])[:-1])
+
+
+def _by_learner(parts: Sequence[WeightedWork]) -> Ints:
+    """Return the rows of all updates in the order of learners, earlier cycles first."""
+    learners = np.concatenate([part.learners for part in parts])
+    cycles = np.concatenate([np.full(part.learners.size, part.record.cycle) for part in parts])
+    return np.lexsort((cycles, learners))
 
 
 def _take(split: Split, samples: Ints) -> Split:

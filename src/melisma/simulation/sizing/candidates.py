@@ -5,11 +5,12 @@ deadline
 devices
     Numbers of devices of one kind: a learner or group of the fleet file; others stay as they are.
 budget
-    The devices with the lowest price, from one to all; of equal prices the fastest first. The cost
-    is the price of all shards that they are given until the goal is reached.
+    The devices with the lowest price, from one to all; of equal prices the fastest first. One of
+    them is present at the start, as a run cannot start without any. The cost is the price of all
+    shards that they are given until the goal is reached.
 model
-    Factors by which the model is larger. The hidden layers of an `mlp` are that much wider; of any
-    other model `model_bytes` and `sample_ops` are multiplied.
+    Factors by which the model is larger. The hidden layers of an `mlp` are that much wider, and its
+    sizes follow from them; of any other model `model_bytes` and `sample_ops` are multiplied.
 
 Numbers on a grid differ by `RATIO`.
 """
@@ -81,12 +82,13 @@ def ask(
         return Question(find, factors, "times the model", scale_model, same_fleet)
     if find == "devices":
         return _ask_devices(fleet, kind, most, same_task)
-    order = cheapest_first(scale_fleet(fleet), task)
 
     def cheapest(count: float, seed: int) -> Fleet:
-        return take_learners(same_fleet(count, seed), np.sort(order[: int(count)]))
+        # Prices and speeds may be drawn by the seed.
+        everyone = same_fleet(count, seed)
+        return take_learners(everyone, np.sort(cheapest_first(everyone, task)[: int(count)]))
 
-    counts = tuple(float(n) for n in range(1, order.size + 1))
+    counts = tuple(float(n) for n in range(1, scale_fleet(fleet).learners + 1))
     return Question(find, counts, "cheapest devices", same_task, cheapest)
 
 
@@ -96,8 +98,11 @@ def _ask_devices(
     most: int,
     same_task: Callable[[Task, float], Task],
 ) -> Question:
-    if isinstance(fleet, Fleet):
+    if not isinstance(fleet, str | Path):
+        scale_fleet(fleet)  # raises if it is no fleet
         raise SettingError("find = devices needs the file of a fleet, to build others from it")
+    if most < 1:
+        raise SettingError(f"most is {most}; expected at least 1")
     table = read_fleet_table(fleet)
     name = _find_kind(table, kind)
     least = 1 if len(table.learner) + len(table.group) == 1 else 0
@@ -145,8 +150,13 @@ def with_count(table: FleetTable, kind: str, count: int) -> FleetTable:
 
 
 def cheapest_first(fleet: Fleet, task: Task) -> np.ndarray:
-    """Return the learners by price; of equal prices the fastest first."""
-    return np.lexsort((fleet.train_s(task), fleet.price))
+    """Return the learners by price; of equal prices the fastest first.
+
+    The cheapest one that is present at the start comes before all others.
+    """
+    order = np.lexsort((fleet.train_s(task), fleet.price))
+    starter = order[np.argmax(fleet.present_at_start[order])]
+    return np.concatenate(([starter], order[order != starter]))
 
 
 def scale_model(task: Task, factor: float) -> Task:
@@ -155,7 +165,8 @@ def scale_model(task: Task, factor: float) -> Task:
     if task.model == "mlp" and isinstance(layers, list):
         hidden = [max(1, round(width * factor)) for width in layers[1:-1]]
         args = {**task.model_args, "layers": [layers[0], *hidden, layers[-1]]}
-        return msgspec.structs.replace(task, model_args=args)
+        sizes = msgspec.structs.replace(task.sizes, model_bytes=None, sample_ops=None)
+        return msgspec.structs.replace(task, model_args=args, sizes=sizes)
     sizes = msgspec.structs.replace(
         task.sizes,
         model_bytes=max(1, round(task.model_bytes * factor)),

@@ -15,6 +15,7 @@ import msgspec
 
 from melisma.allocation.schemes import with_scheme
 from melisma.errors import SettingError
+from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import SimulationSettings, Task, naming_task_file, read_task
 from melisma.learning.loaded_task import add_task_path
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
 
 MAX_DEVICES = 1000
 DEFAULT_SEEDS = 3
+ARGUMENT_TYPES = {
+    "find": str,
+    "within_s": float,
+    "visits": float | None,
+    "accuracy": float | None,
+    "kind": str | None,
+    "scheme": str | None,
+    "work": ComputeLevel | None,
+    "seeds": int,
+    "most": int,
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,16 @@ class Sizing:
     seeds: tuple[int, ...]
     level: ComputeLevel
 
+    @property
+    def at_limit(self) -> bool:
+        """Whether the answer is the shortest deadline or the largest model that can be tried.
+
+        One beyond it may reach the goal, too.
+        """
+        # The search begins with the scarcest candidate.
+        first = {"deadline": 0, "model": -1}.get(self.find)
+        return first is not None and self.chosen == self.candidates[first]
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON; unknown numbers are None."""
         return {
@@ -74,6 +96,7 @@ class Sizing:
             "chosen": None if self.chosen is None else _encode(self.chosen),
             "candidates": [_encode(candidate) for candidate in self.candidates],
             "monotone": self.monotone,
+            "at_limit": self.at_limit,
             "seeds": list(self.seeds),
             "work": self.level,
         }
@@ -112,6 +135,9 @@ def size(  # noqa: PLR0913 - each is a setting of its own
     factor). Runs train nothing unless the goal is an accuracy or `work` says so. `watch` is called
     with each candidate that was tried.
     """
+    check_arguments("size", ARGUMENT_TYPES, locals())
+    if not callable(watch):
+        raise SettingError(f"watch is {describe(watch)}; expected a function of one argument")
     goal = SizeGoal(within_s, visits, accuracy)
     file = task if isinstance(task, str | Path) else None
     with naming_task_file(file):
@@ -120,6 +146,7 @@ def size(  # noqa: PLR0913 - each is a setting of its own
         if accuracy is not None and work is None and level == "timing":
             level = "batched"
         goal.check_level(level)
+        read = _with_absolute_start(read, file)
         add_task_path(read, file)
         read = msgspec.structs.replace(
             with_scheme(read, scheme, file), simulation=SimulationSettings(work=level)
@@ -142,6 +169,13 @@ def size(  # noqa: PLR0913 - each is a setting of its own
         trials.seeds,
         level,
     )
+
+
+def _with_absolute_start(task: Task, file: str | Path | None) -> Task:
+    """Return the task with a `start` that is read without knowing the folder of its file."""
+    if file is None or task.start is None:
+        return task
+    return msgspec.structs.replace(task, start=str((Path(file).parent / task.start).resolve()))
 
 
 def _answer(find: Find, chosen: Candidate | None) -> float | None:

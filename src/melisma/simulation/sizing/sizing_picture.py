@@ -102,6 +102,10 @@ def answer_line(sizing: Sizing) -> str:
     goal, chosen = sizing.goal.text, sizing.chosen
     if chosen is None:
         return f"{goal}: no candidate reaches it"
+    if sizing.at_limit and sizing.find == "deadline":
+        return f"{goal}: already the shortest tried, {chosen.value:g} s, reaches the goal"
+    if sizing.at_limit:
+        return f"{goal}: already the largest tried, {chosen.value:g} times, reaches the goal"
     if sizing.find == "deadline":
         return f"{goal}: deadline_s >= {chosen.value:g}"
     if sizing.find == "devices":
