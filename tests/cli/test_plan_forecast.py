@@ -135,7 +135,8 @@ def test_a_forecast_is_printed(fleet: str, scheme: str, lines: list[str]) -> Non
     printed = plan(fleet, "--scheme", scheme, "--show", "0").stdout.splitlines()
     assert printed[5:-1] == [*lines, EXTENSION]
     assert re.fullmatch(
-        r"in a simulated run, learners( that are present)? use \d+% of their capacity, and staleness is up to [\d.,]+",
+        r"in a simulated run, learners( that are present)? use \d+% of their capacity, "
+        r"and staleness is up to [\d.,]+",
         printed[-1],
     )
 
