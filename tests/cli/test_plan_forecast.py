@@ -102,7 +102,7 @@ def test_a_forecast_is_that_of_a_simulation(
             "sleepers",
             "dab",
             [
-                "about 147 of 200 learners awake on average, 200 at start",
+                "about 145 of 200 learners awake on average, 200 at start",
                 (
                     "about 91% of the planned weight arrives by 20 s, and a cycle closes then "
                     "with the quorum of 80%"
@@ -113,7 +113,7 @@ def test_a_forecast_is_that_of_a_simulation(
             "sleepers",
             "synchronous",
             [
-                "about 147 of 200 learners awake on average, 200 at start",
+                "about 145 of 200 learners awake on average, 200 at start",
                 PARTIAL,
                 WARNING,
             ],
@@ -135,7 +135,8 @@ def test_a_forecast_is_printed(fleet: str, scheme: str, lines: list[str]) -> Non
     printed = plan(fleet, "--scheme", scheme, "--show", "0").stdout.splitlines()
     assert printed[5:-1] == [*lines, EXTENSION]
     assert re.fullmatch(
-        r"in a simulated run, learners use \d+% of their capacity, and staleness is up to [\d.,]+",
+        r"in a simulated run, learners( that are present)? use \d+% of their capacity, "
+        r"and staleness is up to [\d.,]+",
         printed[-1],
     )
 
@@ -176,3 +177,15 @@ def test_with_a_quorum_of_1_one_late_update_delays_a_cycle(folder: Path) -> None
     printed = parse_json(plan("states", "--json").stdout)
     assert printed["forecast"]["cycles_in_time"] == simulate("states", "dab").satisfaction == 0
     assert printed["keeps_deadline"] is False
+
+
+def test_learners_that_run_out_of_battery_are_forecast(folder: Path) -> None:
+    battery = "availability = { battery_j = 30 }\nenergy = { sample_j = 0.002 }\n"
+    mains = '[[fleet.learner]]\nname = "mains"\nprofile = "phone"\n'
+    (folder / "batteries.toml").write_text(PHONES.format(10) + battery + mains)
+    printed = plan("batteries", "--show", "0").stdout
+    # In the first of 20 cycles there are 11 learners, and one after that.
+    assert "about 1.5 of 11 learners awake on average, 11 at start\n" in printed
+    assert "warning: about 10 learners run out of battery during the run" in printed
+    assert "all learners finish" not in printed
+    assert "learners that are present use" in printed

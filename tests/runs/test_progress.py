@@ -264,13 +264,22 @@ def large_trace(learners: Any, names: tuple[str, ...]) -> Any:
         at_s += 10
 
 
-def test_the_json_of_many_learners_has_their_number_but_no_lists() -> None:
-    learners = np.arange(6_000)
+@pytest.mark.parametrize("count", [6_000, 10_001])
+def test_the_json_of_many_learners_has_their_number_but_no_long_lists(count: int) -> None:
+    learners = np.arange(count)
     report = Report.from_trace(large_trace(learners, ("device",) * learners.size))
     values = report.as_dict()
-    assert [values[name] for name in ("names", "departures", "learners")] == [None] * 3
-    assert [cycle["assignments"] for cycle in values["cycles"]] == [None, None]
-    assert values["learner_count"] == 6_000
-    assert values["cycles"][0]["counts"] == {"counted": 6_000}
+    lists = [values[name] for name in ("names", "departed", "departures", "learners")]
+    # Totals are listed longer than assignments, of which there is one for each cycle.
+    assert (lists == [None] * 4) == (count > 10_000)
+    if count <= 10_000:
+        assert [len(values[name]) for name in ("names", "learners")] == [count] * 2
+        visits = sum(total["counted_visits"] for total in values["learners"])
+        assert visits == report.visits_counted
+        assert len(values["learners"][7]["time_use_s"]) == len(values["time_uses"])
+    for name in ("assignments", "unassigned", "time_use_s"):
+        assert [cycle[name] for cycle in values["cycles"]] == [None, None]
+    assert values["learner_count"] == count
+    assert values["cycles"][0]["counts"] == {"counted": count}
     assert values["cycles"][1]["visits_counted"] == int((learners % 11).sum())
     assert len(report.plot().svg) < 200_000

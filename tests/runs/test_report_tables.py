@@ -25,6 +25,8 @@ def test_frames_have_a_row_for_each_cycle_and_each_learner(report: Report) -> No
     assert cycles["met_deadline"].dtype == bool
     assert learners.index.tolist() == list(report.names)
     assert learners["counted_visits"].sum() == report.visits_counted
+    for figure in ("bytes", "joules", "cost"):
+        assert learners[figure].sum() == pytest.approx(getattr(report, figure))
 
 
 def test_an_unknown_table_is_refused(report: Report) -> None:

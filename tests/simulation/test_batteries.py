@@ -18,13 +18,47 @@ def with_first(**settings: Any) -> list[dict[str, Any]]:
     return [LEARNERS[0] | settings, *LEARNERS[1:]]
 
 
+def make_batteries() -> Batteries:
+    return Batteries(BatteryLimits(np.array([10.0, 10.0, np.inf]), np.array([0.0, 1.0, 0.0])))
+
+
 def test_a_battery_is_drained_and_recharged() -> None:
-    batteries = Batteries(BatteryLimits(np.array([10.0, 10.0, np.inf]), np.array([0.0, 1.0, 0.0])))
-    learners = np.arange(3)
-    assert batteries.use(learners, np.full(3, 6.0), np.full(3, 5.0)).size == 0
-    # The second one has been charged by 3 J since.
-    assert batteries.use(learners, np.full(3, 6.0), np.full(3, 8.0)).tolist() == [0]
+    batteries, learners = make_batteries(), np.arange(3)
+    joules = np.full(3, 8.0)
+    assert batteries.draw(learners, joules, 0.0, np.full(3, 4.0)).size == 0
+    # From 4 s on the first one has 2 J, and the second one 6 J and 1 J for each further second.
+    assert batteries.draw(learners, joules, 4.0, np.full(3, 8.0)).tolist() == [0]
+    assert batteries.empty_s.tolist() == [5.0, np.inf, np.inf]
+    assert batteries.take_empty(learners, 4.9).size == 0
+    assert batteries.take_empty(learners, 5.0).tolist() == [0]
+    assert batteries.ran_empty.tolist() == [True, False, False]
     assert batteries.recharge_s(learners[:2]).tolist() == [np.inf, 5.0]
+
+
+def test_work_that_stops_early_leaves_its_energy_in_the_battery() -> None:
+    batteries, first = make_batteries(), np.array([0])
+    assert batteries.draw(first, np.array([20.0]), 0.0, np.array([8.0])).tolist() == [0]
+    batteries.stop(first, 2.0)  # 5 of 10 J are left
+    assert batteries.take_empty(first, 8.0).size == 0
+    assert batteries.draw(first, np.array([5.0]), 8.0, np.array([9.0])).size == 0
+    assert batteries.draw_more(first, np.array([0.5]), np.array([8.5])).tolist() == [0]
+    assert batteries.empty_s[0] == 8.5
+
+
+@pytest.mark.parametrize("extension", [False, True])
+def test_a_device_never_uses_more_than_its_battery(extension: bool) -> None:
+    energy = {"sample_j": 1.0, "byte_j": 1e-4}
+    plain = run(cycles=1, fleet=make_fleet(with_first(energy=energy)), extension=extension)
+    for share in (0.2, 0.9, 1.5):
+        battery_j = share * float(plain.learners.joules[0])
+        learners = with_first(energy=energy, availability={"battery_j": battery_j})
+        report = run(cycles=4, fleet=make_fleet(learners), extension=extension)
+        assert report.learners.joules[0] <= battery_j
+        assert report.learners.left[0] == 1
+        assert np.all(report.learners.counted_visits[1:] > 0)
+        # It stops while it trains: the orchestrator notices before the end of that cycle.
+        stopped = report.cycles[int(share)]
+        assert stopped.counts["left"] == 1
 
 
 def test_a_device_leaves_when_its_battery_is_empty_and_comes_back_when_it_is_charged() -> None:
@@ -44,15 +78,16 @@ def test_a_device_leaves_when_its_battery_is_empty_and_comes_back_when_it_is_cha
     assert all(empty[2:])
     deadline_s = make_task().deadline_s
     charged = left_out(battery_j=1.5 * cycle_j, recharge_w=0.75 * cycle_j / (1.5 * deadline_s))
-    assert charged[2]
-    assert not all(charged[3:])
+    # The charger makes the battery last longer, and then charges half of it in 1.5 cycles.
+    assert charged.index(True) > 2
+    assert not all(charged[charged.index(True) :])
 
 
 def test_a_run_names_the_device_whose_battery_is_empty() -> None:
     availability = {"battery_j": 1.0}
     first = with_first(energy={"sample_j": 1.0}, availability=availability)
     report = run(cycles=2, fleet=make_fleet(first))
-    assert "tortoise ran out of battery" in report.departures
+    assert "tortoise: battery empty" in report.departures
 
 
 def test_a_device_is_present_in_its_hours_only() -> None:
@@ -69,7 +104,7 @@ def test_a_device_is_present_in_its_hours_only() -> None:
     absent = [cycle.unassigned.learner.tolist() for cycle in report.cycles]
     assert absent[0] == [1]
     assert absent[-1] == [0]
-    assert "tortoise ended its hours" in report.departures
+    assert "tortoise: hours ended" in report.departures
     assert report.as_dict() == run(cycles=8, deadline_s=20.0, fleet=fleet).as_dict()
 
 

@@ -127,7 +127,7 @@ def test_learners_join_and_leave_at_the_times_in_the_fleet() -> None:
     participants = [sorted(each.learner for each in c.assignments) for c in report.cycles]
     assert participants[0] == [0, 1]
     assert participants[-1] == [1, 2]
-    assert report.departures == ("tortoise left",)
+    assert report.departures == ("tortoise: left",)
 
 
 def test_a_crashed_learner_drops_its_work_and_participates_after_its_restart() -> None:
@@ -154,7 +154,7 @@ def test_the_silence_of_a_vanished_learner_at_work_is_noticed_within_seconds(
 ) -> None:
     report = run("vanish 1 at 12", deadline_s=deadline_s)
     (left,) = [step.event for step in report.trace if isinstance(step.event, events.LearnersLeft)]
-    assert left.reason == "hare sent no sign of life"
+    assert left.reason == "hare: sent no sign of life"
     assert left.at_s - 12.0 == pytest.approx(float(silence_limit_s(float("nan"), deadline_s)))
     assert report.outcome == "finished"
 

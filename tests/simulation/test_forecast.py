@@ -11,6 +11,7 @@ from melisma.cli.options import DEFAULT_FLEET
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import TaskSizes
+from melisma.simulation import SimulationOptions, simulate
 from melisma.simulation import forecast as forecast_module
 from melisma.simulation.forecast import Forecast, first_cycle_failure, forecast, take_learners
 from melisma.testing import make_task
@@ -66,6 +67,38 @@ def test_learners_that_join_later_or_leave_are_not_waited_for(tmp_path: Path) ->
     found = forecast(make_task(cycles=4), fleet)
     assert (found.awake_at_start, found.awake_on_average) == (0.5, 0.625)
     assert found.keeps_deadline
+
+
+def test_learners_out_of_battery_are_absent_as_in_a_simulation(tmp_path: Path) -> None:
+    battery = "availability = { battery_j = 300 }\nenergy = { sample_j = 1.0 }"
+    fleet = make_fleet(tmp_path, group(1) + group(3, battery))
+    task = make_task(cycles=5, extension=True)
+    found = forecast(task, fleet)
+    report = simulate(task, fleet, SimulationOptions(work="timing"))
+    present = [len(cycle.assignments) / 4 for cycle in report.cycles]
+    assert present == [1.0, 0.25, 0.25, 0.25, 0.25]
+    assert found.awake_at_start == 1
+    assert found.awake_on_average == pytest.approx(np.mean(present))
+    assert found.out_of_battery == 0.75
+
+
+def test_batteries_that_last_many_cycles_are_followed_for_longer(tmp_path: Path) -> None:
+    lines = "availability = { battery_j = 40_000 }\nenergy = { sample_j = 1.0 }"
+    fleet = make_fleet(tmp_path, group(1) + group(1, lines))
+    found = forecast(make_task(cycles=100, extension=True), fleet)
+    assert found.cycles == 100
+    assert found.out_of_battery == 0.5
+    assert 0.5 < found.awake_on_average < 1
+
+
+def test_learners_are_present_in_their_hours_only(tmp_path: Path) -> None:
+    hours = ('availability = { hours = "12:00-06:00" }', 'availability = { hours = "06:00-12:00" }')
+    text = '[fleet]\nstarts_at = "11:59"\n' + group(1)
+    fleet = make_fleet(tmp_path, text + group(1, hours[0]) + group(1, hours[1]))
+    found = forecast(make_task(cycles=12), fleet)
+    # One comes when another leaves.
+    assert found.awake_at_start == pytest.approx(2 / 3)
+    assert found.awake_on_average == pytest.approx(2 / 3, abs=0.1)
 
 
 def test_a_fleet_without_a_learner_at_the_start_fails(tmp_path: Path) -> None:

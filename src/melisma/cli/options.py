@@ -99,6 +99,13 @@ def run_options(command: Callable[..., T]) -> Callable[..., T]:
     return time_options(_start_option(_aggregation_option(pass_settings)))
 
 
+show_option = click.option(
+    "--show",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="Maximum number of learners to list.",
+)
 faults_option = click.option(
     "--faults", default="", help="Faults to inject, a seed to draw them, or module:function."
 )

@@ -17,6 +17,7 @@ from melisma.cli.options import (
     default_task_argument,
     json_option,
     run_options,
+    show_option,
 )
 from melisma.cli.output import exit_with, has_live_terminal, write, write_json
 from melisma.cli.run import RunWatcher, live_view
@@ -145,6 +146,7 @@ def _read_until_ready(
 )
 @click.option("--name", default="", help="Name in the network; default: that of this machine.")
 @click.option("--no-discovery", is_flag=True, help="Do not announce this machine in the network.")
+@show_option
 @json_option
 def command(  # noqa: PLR0913 - one argument per option
     *,
@@ -161,6 +163,7 @@ def command(  # noqa: PLR0913 - one argument per option
     out: Path | None,
     name: str,
     no_discovery: bool,
+    show: int,
     as_json: bool,
 ) -> None:
     """Train TASK.toml on devices that join over the network, by its deadline.
@@ -187,5 +190,5 @@ def command(  # noqa: PLR0913 - one argument per option
     if as_json:
         write_json(report.as_dict())
     else:
-        write(run_summary_view(report))
+        write(run_summary_view(report, show))
     exit_with(report.outcome)

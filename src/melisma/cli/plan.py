@@ -18,6 +18,7 @@ from melisma.cli.options import (
     default_fleet_option,
     json_option,
     learners_option,
+    show_option,
     time_options,
 )
 from melisma.cli.plan_report import PlanReport, build_plan_report, is_met, skip_report
@@ -48,9 +49,7 @@ from melisma.learning.loaded_task import load_sized_task
     show_default=True,
     help="Seconds that med may search; then it returns its best plan and the gap.",
 )
-@click.option(
-    "--show", type=int, default=20, show_default=True, help="Maximum number of learners to list."
-)
+@show_option
 @json_option
 def command(  # noqa: PLR0913 - one argument per option
     *,
@@ -71,8 +70,6 @@ def command(  # noqa: PLR0913 - one argument per option
     tasks = tasks or (str(DEFAULT_TASK),)
     if scheme is not None and compare_all:
         raise SettingError("--scheme and --all exclude each other; use one of them")
-    if show < 0:
-        raise SettingError(f"--show is {show}; expected at least 0")
     if not 0 < time_limit_s < inf:
         raise SettingError(f"--time-limit is {time_limit_s:g}; expected seconds, more than 0")
     loaded = [run_time.apply(load_sized_task(path)).with_total() for path in tasks]

@@ -21,6 +21,7 @@ from melisma.cli.options import (
     json_option,
     learners_option,
     run_options,
+    show_option,
 )
 from melisma.cli.output import exit_with, has_live_terminal, write, write_json
 from melisma.cli.scheme_option import run_scheme_option
@@ -119,6 +120,7 @@ def watch_run(watcher: RunWatcher, *, as_json: bool) -> Iterator[Watcher]:
 @click.option(
     "--port", default=0, type=PORT, help="Port of the orchestrator; default: any free port."
 )
+@show_option
 @json_option
 def command(  # noqa: PLR0913 - one argument per option
     *,
@@ -129,6 +131,7 @@ def command(  # noqa: PLR0913 - one argument per option
     run_settings: RunSettings,
     out: Path | None,
     port: int,
+    show: int,
     as_json: bool,
 ) -> None:
     """Train TASK.toml on a fleet of emulated devices, by its deadline.
@@ -149,5 +152,5 @@ def command(  # noqa: PLR0913 - one argument per option
     if as_json:
         write_json(report.as_dict())
     else:
-        write(run_summary_view(report))
+        write(run_summary_view(report, show, prepared.fleet.groups))
     exit_with(report.outcome)

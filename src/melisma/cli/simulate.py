@@ -25,6 +25,7 @@ from melisma.cli.options import (
     learners_option,
     run_options,
     search_faults_option,
+    show_option,
 )
 from melisma.cli.output import exit_with, write
 from melisma.cli.scheme_option import run_scheme_option
@@ -74,6 +75,7 @@ LONG_CYCLE_S = 10.0
 @faults_option
 @search_faults_option
 @click.option("--out", type=FILE, help="Empty or new folder for model, picture and trace.")
+@show_option
 @json_option
 def command(  # noqa: PLR0913 - one argument per option
     *,
@@ -87,6 +89,7 @@ def command(  # noqa: PLR0913 - one argument per option
     faults: str,
     search_faults: int | None,
     out: Path | None,
+    show: int,
     as_json: bool,
 ) -> None:
     """Run TASK.toml on a fleet in virtual time: the same decisions, without the devices.
@@ -115,7 +118,7 @@ def command(  # noqa: PLR0913 - one argument per option
     with redirect_stdout(sys.stderr):
         prepared = prepare(*files, options)
     if search_faults is None:
-        _simulate(prepared, out, as_json)
+        _simulate(prepared, out, show, as_json=as_json)
     first = prepared.scenario.task.seed
     failures = _search_faults(
         files, options, range(first, first + (search_faults or 0)), quiet=as_json
@@ -137,7 +140,9 @@ def command(  # noqa: PLR0913 - one argument per option
     sys.exit(1 if failures else 0)
 
 
-def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> NoReturn:
+def _simulate(
+    prepared: PreparedSimulation, out: Path | None, show: int, *, as_json: bool
+) -> NoReturn:
     invariants, progress, began = Invariants(), RunProgress(), time.monotonic()
     clock, scenario = CycleClock(prepared), prepared.scenario
     faults = format_faults(scenario.faults, FaultTargets.of_fleet(scenario.fleet))
@@ -165,7 +170,7 @@ def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> 
     if as_json:
         write(msgspec.json.encode({**report.as_dict(), "faults": faults}).decode() + "\n")
     else:
-        write(run_summary_view(report))
+        write(run_summary_view(report, show, scenario.fleet.groups))
         write(f"{_usage_line(report)}\n")
         took_s = time.monotonic() - began
         write(f"{report.ended_s:.1f} s simulated in {took_s:.1f} s\n")

@@ -86,6 +86,7 @@ class RunProgress:
             run=self.submission.run,
             task=self.task,
             names=names,
+            departed=tuple(self.names[self.left.numbers].tolist()),
             departures=tuple(departures.tolist()),
             shared_identities=tuple(self._shared_identities),
             began_s=self.submission.at_s,

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 class Report:
     """A run: its outcome, its cycles and the totals of its learners.
 
-    `due_s` is the instant by which a run with a total time ends. `departures` says why learners
-    left; `shared_identities` whose identity was in use twice.
+    `due_s` is the instant by which a run with a total time ends. `departed` are the names of
+    learners that left and are not back, and `departures` why; `shared_identities` whose identity
+    was in use twice.
     """
 
     run: str
@@ -44,6 +45,7 @@ class Report:
     cycles: tuple[Cycle, ...] = ()
     outcome: commands.Outcome | Literal["running"] = "running"
     reason: str = ""
+    departed: tuple[str, ...] = field(default=(), repr=False)
     departures: tuple[str, ...] = field(default=(), repr=False)
     shared_identities: tuple[str, ...] = field(default=(), repr=False)
     model: Path | None = None
@@ -277,7 +279,8 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the trace as JSON values; unknown numbers are None.
 
-        Lists by learner are None if learners times cycles exceed `report_json.MAX_LISTED`.
+        Lists by learner are None if there are more than `report_json.MAX_LISTED` learners, and
+        those of each cycle if learners times cycles exceed it.
         """
         from melisma.runs.report_json import report_to_json
 

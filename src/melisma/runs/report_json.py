@@ -17,7 +17,7 @@ from melisma.runs.report import Report
 from melisma.runs.totals import LearnerTotals
 from melisma.runs.unassigned import Unassigned
 
-# Learners and assignments are listed up to this many learners times cycles.
+# Learners are listed up to this many; assignments of cycles up to this many learners times cycles.
 MAX_LISTED = 10_000
 # Properties that `as_dict` adds to the fields of each record.
 FIGURES: dict[type, tuple[str, ...]] = {
@@ -37,25 +37,25 @@ FIGURES: dict[type, tuple[str, ...]] = {
     ),
     IdleGroup: ("count", "largest_share"),
 }
-PER_LEARNER_FIELDS = (
-    "names",
-    "departures",
-    "assignments",
-    "learners",
-    "time_use_s",
-    "unassigned",
-    "shares",
-)
+LeftOut = dict[type, tuple[str, ...]]
+# Lists of each learner, and those of each learner in each cycle.
+LEARNER_LISTS: LeftOut = {
+    Report: ("names", "departed", "departures", "learners"),
+    IdleGroup: ("names", "shares"),
+}
+CYCLE_LISTS: LeftOut = {Cycle: ("assignments", "unassigned", "time_use_s")}
 HIDDEN_FIELDS = ("trace", "rates")
 
 
 def report_to_json(report: Report) -> dict[str, Any]:
     """Return everything but the trace; unknown numbers are None, as are lists that are too long."""
-    many = len(report.names) * len(report.cycles) > MAX_LISTED
-    values: dict[str, Any] = _to_json(report, PER_LEARNER_FIELDS if many else ())
+    learners = len(report.names)
+    left_out = LEARNER_LISTS if learners > MAX_LISTED else {}
+    left_out = left_out | (CYCLE_LISTS if learners * len(report.cycles) > MAX_LISTED else {})
+    values: dict[str, Any] = _to_json(report, left_out)
     return {
         **values,
-        "learner_count": len(report.names),
+        "learner_count": learners,
         "task": msgspec.to_builtins(report.task),
         "phases": list(events.PHASES),
         "losses": list(LOSSES),
@@ -63,7 +63,7 @@ def report_to_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _to_json(value: Any, left_out: tuple[str, ...]) -> Any:
+def _to_json(value: Any, left_out: LeftOut) -> Any:
     """Convert a record with its figures to JSON values."""
     if isinstance(value, float):
         return value if isfinite(value) else None
@@ -80,7 +80,8 @@ def _to_json(value: Any, left_out: tuple[str, ...]) -> Any:
     if not is_dataclass(value):
         return value
     names = [field.name for field in fields(value) if field.name not in HIDDEN_FIELDS]
+    hidden = left_out.get(type(value), ())
     return {
-        name: None if name in left_out else _to_json(getattr(value, name), left_out)
+        name: None if name in hidden else _to_json(getattr(value, name), left_out)
         for name in (*names, *FIGURES.get(type(value), ()))
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from melisma.cycle.events import PHASES
 from melisma.errors import SettingError, suggest
 from melisma.runs.assignments import COUNTED
-from melisma.runs.totals import COUNTS
+from melisma.runs.totals import COUNTS, USAGE
 
 if TYPE_CHECKING:
     from melisma.runs.report import Report
@@ -55,7 +55,7 @@ def _learner_rows(report: "Report") -> list[dict[str, Any]]:
         {
             "learner": total.name,
             "capacity_used": total.capacity_used,
-            **{name: getattr(total, name) for name in COUNTS},
+            **{name: getattr(total, name) for name in (*COUNTS, *USAGE)},
             **{
                 f"{phase.replace(' ', '_')}_s": s
                 for phase, s in zip(PHASES, total.phases, strict=True)

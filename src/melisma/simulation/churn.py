@@ -52,15 +52,19 @@ class Churn:
         self._blocked[HOURS] = ~hours.open_at_start
         for kind, action in ((LEAVE, self._leave), (JOIN, self._join)):
             selected = changes.select(changes.kinds == kind)
-            self._schedule(selected.at_s, selected.learners, action)
-        close = partial(self.block, HOURS, "ended its hours")
-        self._schedule(*hours.changes(scenario.horizon_s, begin=False), close)
-        self._schedule(*hours.changes(scenario.horizon_s, begin=True), partial(self.unblock, HOURS))
+            self.schedule_at_heartbeats(selected.at_s, selected.learners, action)
+        close = partial(self.block, HOURS, "hours ended")
+        self.schedule_at_heartbeats(*hours.changes(scenario.horizon_s, begin=False), close)
+        self.schedule_at_heartbeats(
+            *hours.changes(scenario.horizon_s, begin=True), partial(self.unblock, HOURS)
+        )
         for fault in scenario.faults:
             if fault.kind in ("crash", "vanish"):
                 queue.schedule(fault.at_s, partial(self._crash, fault))
 
-    def _schedule(self, at_s: Floats, learners: Ints, action: Callable[[Ints], object]) -> None:
+    def schedule_at_heartbeats(
+        self, at_s: Floats, learners: Ints, action: Callable[[Ints], object]
+    ) -> None:
         """Schedule an action for learners, in order of time, at the heartbeats that follow."""
         beats = np.ceil(at_s / self._heartbeat_s)
         starts = np.flatnonzero(np.diff(beats, prepend=-1.0))

@@ -16,7 +16,7 @@ from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.state import CycleState, WorkStatus
 from melisma.errors import MelismaError
-from melisma.fleet.array_types import NO_INTS, Floats, Ints
+from melisma.fleet.array_types import NO_INTS, Bools, Floats, Ints
 from melisma.runs.interruption import interruptible
 from melisma.runs.trace import Step
 from melisma.simulation.batteries import Batteries
@@ -27,6 +27,7 @@ from melisma.simulation.faults import Corruption, Slowness, clock_rates
 from melisma.simulation.kernel import EventQueue
 from melisma.simulation.learners.simulated_benchmark import ask_bounds, measure
 from melisma.simulation.learners.simulated_learners import SimulatedLearners
+from melisma.simulation.learners.simulated_updates import SimulatedUpdates
 from melisma.simulation.network import Deliver, SimulatedNetwork
 from melisma.simulation.scenario import Scenario
 from melisma.simulation.training_rounds import TrainingRounds
@@ -98,6 +99,7 @@ class Driver:
     def silence(self, learners: Ints) -> None:
         """Stop these learners from sending anything more."""
         self.network.drop_unsent(learners)
+        self.stop_energy(learners)
         self._watch_silence(learners)
 
     def _watch_silence(self, learners: Ints) -> None:
@@ -136,26 +138,60 @@ class Driver:
             )
         )
 
-    def drain(self, learners: Ints, visits: Ints, shipped: Ints) -> None:
-        """Take the energy of updates that arrive from batteries; stop devices that are empty."""
+    def draw_energy(self, updates: SimulatedUpdates) -> Ints:
+        """Draw the energy of work that begins; return the learners whose battery it empties."""
         if self._batteries is None:
-            return
-        task, fleet, now_s = self._scenario.task, self._fleet, self.queue.now_s
-        size_bytes = 2 * task.model_bytes + task.shard_bytes * shipped
-        joules = fleet.sample_j[learners] * visits + fleet.byte_j[learners] * size_bytes
-        empty = self._batteries.use(learners, joules, np.full(learners.size, now_s))
-        if not empty.size:
-            return
-        self._churn.block(BATTERY, "ran out of battery", empty)
-        charged_s = now_s + self._batteries.recharge_s(empty)
+            return NO_INTS
+        task, learners = self._scenario.task, updates.learners
+        size_bytes = 2 * task.model_bytes + task.shard_bytes * updates.shipped
+        trained_j = self._fleet.sample_j[learners] * updates.visits
+        joules = trained_j + self._fleet.byte_j[learners] * size_bytes
+        empty = self._batteries.draw(learners, joules, self.queue.now_s, updates.arrives_s)
+        self._schedule_empty(self._batteries, empty)
+        return empty
+
+    def draw_shard_energy(self, learners: Ints, shards: Ints, stops_s: Floats) -> Ints:
+        """Draw the energy of further shards; return the learners whose battery it empties."""
+        if self._batteries is None:
+            return NO_INTS
+        joules = self._fleet.byte_j[learners] * self._scenario.task.shard_bytes * shards
+        empty = self._batteries.draw_more(learners, joules, stops_s)
+        self._schedule_empty(self._batteries, empty)
+        return empty
+
+    def stop_energy(self, learners: Ints) -> None:
+        """Stop drawing energy for work that ended early."""
+        if self._batteries is not None:
+            self._batteries.stop(learners, self.queue.now_s)
+
+    def _schedule_empty(self, batteries: Batteries, learners: Ints) -> None:
+        """Stop these learners at the heartbeat after their battery is empty."""
+        at_s = batteries.empty_s[learners]
+        order = np.argsort(at_s, kind="stable")
+        stop = partial(self._stop_empty, batteries)
+        self._churn.schedule_at_heartbeats(at_s[order], learners[order], stop)
+
+    def _stop_empty(self, batteries: Batteries, learners: Ints) -> None:
+        """Stop learners whose battery is empty, until it is charged."""
+        now_s = self.queue.now_s
+        empty = np.sort(batteries.take_empty(learners, now_s))
+        self._churn.block(BATTERY, "battery empty", empty)
+        charged_s = now_s + batteries.recharge_s(empty)
         for at_s in np.unique(charged_s[np.isfinite(charged_s)]).tolist():
             charged = empty[charged_s == at_s]
             self.queue.schedule(at_s, partial(self._churn.unblock, BATTERY, charged))
 
+    @property
+    def ran_empty(self) -> Bools:
+        """The learners whose battery was empty at least once."""
+        if self._batteries is None:
+            return np.zeros(self._fleet.learners, np.bool_)
+        return self._batteries.ran_empty
+
     def report_left(self, learners: Ints, reason: str) -> None:
         """Report to the machine that the orchestrator noticed these learners missing."""
         names = ", ".join(self._fleet.names[learner] for learner in learners[:MAX_NAMES].tolist())
-        reason = f"{names}{', ...' * (learners.size > MAX_NAMES)} {reason}"
+        reason = f"{names}{', ...' * (learners.size > MAX_NAMES)}: {reason}"
         self.handle(events.LearnersLeft(at_s=self.queue.now_s, learners=learners, reason=reason))
 
     def benchmark(self, command: commands.Benchmark) -> None:

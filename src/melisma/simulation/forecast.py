@@ -1,8 +1,8 @@
 """Forecast the cycles of a run: simulate it in virtual time, without training anything.
 
-Decisions, sleep, operating states, noise and traces are those of a simulation of the same files, so
-that a plan and a simulation agree. If something is drawn at random, runs with the next seeds are
-simulated, too.
+Decisions, sleep, hours, batteries, operating states, noise and traces are those of a simulation of
+the same files, so that a plan and a simulation agree. If something is drawn at random, runs with
+the next seeds are simulated, too.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,15 @@ import msgspec
 import numpy as np
 
 from melisma.cycle.sampling import sample_size
-from melisma.fleet.array_types import Floats, Ints
-from melisma.fleet.availability import JOIN, Availability, Changes
+from melisma.fleet.array_types import Ints
+from melisma.fleet.availability import Availability, Changes
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
 from melisma.runs.cycle_figures import TIMER_TOLERANCE, Cycle
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
-from melisma.simulation.churn import SleepSpans, changes_of_run, departure_times_s
+from melisma.runs.unassigned import REASONS
+from melisma.simulation.churn import SleepSpans, changes_of_run
 from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
 from melisma.simulation.scenario import Scenario, even_local_shard_samples
@@ -29,15 +30,18 @@ from melisma.simulation.scenario import Scenario, even_local_shard_samples
 # Larger numbers hardly change the shares: of more learners, some at equal distances are followed,
 # with their part of the data.
 MAX_CYCLES, MAX_LEARNERS = 30, 2000
+# Batteries may be empty after many cycles: more of them are simulated if there are few learners.
+MAX_BATTERY_CYCLES = 300
 # A plan keeps its deadline if at least this fraction of the cycles does.
 MIN_CYCLES_IN_TIME = 0.9
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Means over the cycles of simulated runs, up to `MAX_CYCLES`.
+    """Means over the cycles of simulated runs, up to `MAX_CYCLES`; with batteries, more.
 
-    `awake_at_start` and `awake_on_average` are fractions of all learners; `finishing` is the
+    `awake_at_start` and `awake_on_average` are fractions of all learners, present and not asleep
+    when a cycle begins, and `out_of_battery` those whose battery gets empty; `finishing` is the
     fraction of updates in time for which the learner trained all of its planned shards;
     `weight_in_time` the fraction of the dispatched weight that arrives by the deadline, and
     `cycles_in_time` the fraction of cycles that close by then. `capacity_used` is the mean over
@@ -56,6 +60,7 @@ class Forecast:
     cycles: float = 0.0
     cycle_s: float = 0.0
     run_s: float = 0.0
+    out_of_battery: float = 0.0
     failure: str = ""
 
     @property
@@ -66,21 +71,21 @@ class Forecast:
 
 def forecast(task: Task, fleet: Fleet) -> Forecast:
     """Return a forecast of the run of a task on a fleet."""
-    cycles = min(task.expected_cycles, MAX_CYCLES)
+    task, fleet = _limit_learners(task, fleet)
+    cycles = min(task.expected_cycles, _max_cycles(fleet))
     if task.total_s is None:
         task = msgspec.structs.replace(task, cycles=cycles)
-    task, fleet = _limit_learners(task, fleet)
-    awake = _awake(task, fleet)
     if not fleet.present_at_start.any():
         failure = "no learner is present at the start"
-        return Forecast(0.0, float(awake.mean()), 0.0, 0.0, 0.0, failure=failure)
+        return Forecast(0.0, 0.0, 0.0, 0.0, 0.0, failure=failure)
     runs = ceil(MAX_CYCLES / cycles) if is_random(task, fleet) else 1
-    reports = [_simulate(task, replace(fleet, seed=fleet.seed + run)) for run in range(runs)]
+    simulated = [_simulate(task, replace(fleet, seed=fleet.seed + run)) for run in range(runs)]
+    reports = [run.report for run in simulated]
     ended = [cycle for report in reports for cycle in report.ended_cycles]
     worked = [cycle for cycle in ended if len(cycle.assignments)]
     return Forecast(
         awake_at_start=float(fleet.present_at_start.mean()),
-        awake_on_average=float(awake.mean()),
+        awake_on_average=_mean([share for run in simulated for share in run.awake]),
         finishing=_mean([_finishing(cycle) for cycle in worked]),
         weight_in_time=_mean([_weight_in_time(cycle) for cycle in worked]),
         cycles_in_time=_mean([float(cycle.met_deadline) for cycle in ended]),
@@ -89,21 +94,42 @@ def forecast(task: Task, fleet: Fleet) -> Forecast:
         cycles=_mean([float(len(report.ended_cycles)) for report in reports]),
         cycle_s=float(np.median([cycle.deadline_s for cycle in ended])) if ended else 0.0,
         run_s=max(report.ended_s - report.began_s for report in reports),
+        out_of_battery=_mean([run.out_of_battery for run in simulated]),
         failure=_failure(reports[0]),
     )
+
+
+def _max_cycles(fleet: Fleet) -> int:
+    """Return how many cycles to simulate, more of them if batteries may get empty."""
+    if not fleet.availability.battery.is_limited:
+        return MAX_CYCLES
+    return min(MAX_CYCLES * MAX_LEARNERS // fleet.learners, MAX_BATTERY_CYCLES)
 
 
 def first_cycle_failure(task: Task, fleet: Fleet) -> str:
     """Return why the first cycle of a run fails; empty if it does not."""
     task, fleet = _limit_learners(msgspec.structs.replace(task, cycles=1), fleet)
-    return _failure(_simulate(task, fleet)) if fleet.present_at_start.any() else ""
+    return _failure(_simulate(task, fleet).report) if fleet.present_at_start.any() else ""
 
 
-def _simulate(task: Task, fleet: Fleet) -> Report:
+@dataclass(frozen=True)
+class _SimulatedRun:
+    """A report, the fraction of learners awake in each cycle, and that whose battery got empty."""
+
+    report: Report
+    awake: list[float]
+    out_of_battery: float
+
+
+def _simulate(task: Task, fleet: Fleet) -> _SimulatedRun:
     progress = RunProgress()
     scenario = Scenario("forecast", task, fleet, even_local_shard_samples(task, fleet))
-    Driver(scenario, TimingOnly(), progress.apply).run()
-    return progress.report()
+    driver = Driver(scenario, TimingOnly(), progress.apply)
+    driver.run()
+    report = progress.report()
+    sleep = SleepSpans(changes_of_run(fleet, scenario.horizon_s), fleet.learners)
+    awake = [_awake(cycle, sleep, fleet.learners) for cycle in report.cycles]
+    return _SimulatedRun(report, awake, float(driver.ran_empty.mean()))
 
 
 def _failure(report: Report) -> str:
@@ -137,22 +163,12 @@ def _finishing(cycle: Cycle) -> float:
     return float(finished[in_time].mean()) if in_time.any() else np.nan
 
 
-def _awake(task: Task, fleet: Fleet) -> Floats:
-    """Return the fraction of learners that are awake at the start of each cycle."""
-    changes = changes_of_run(fleet, task.expected_s)
-    sleep, learners = SleepSpans(changes, fleet.learners), np.arange(fleet.learners)
-    joins_s = np.where(fleet.present_at_start, 0.0, np.inf)
-    # The first of several joins counts.
-    joins = changes.select(changes.kinds == JOIN)
-    np.minimum.at(joins_s, joins.learners, joins.at_s)
-    leaves_s = departure_times_s(changes, fleet.learners)
-    shares = []
-    for cycle in range(min(task.expected_cycles, MAX_CYCLES)):
-        began_s = np.full(learners.size, cycle * task.deadline_s)
-        present = (joins_s <= began_s) & (leaves_s > began_s)
-        wakes_s = sleep.end_s(learners, began_s, np.zeros(learners.size))
-        shares.append((present & (wakes_s <= began_s)).mean())
-    return np.array(shares)
+def _awake(cycle: Cycle, sleep: SleepSpans, learners: int) -> float:
+    """Return the fraction of learners that are present and awake when a cycle begins."""
+    began_s, idle = np.full(learners, cycle.began_s), cycle.unassigned
+    awake = sleep.end_s(np.arange(learners), began_s, np.zeros(learners)) <= began_s
+    awake[idle.learner[idle.reason == REASONS.index("absent")]] = False
+    return float(awake.mean())
 
 
 def _mean(shares: list[float]) -> float:

@@ -38,8 +38,14 @@ class SimulatedOrchestrator(Protocol):
     def handle(self, event: Any) -> None:
         """Give an event to the cycle machine."""
 
-    def drain(self, learners: Ints, visits: Ints, shipped: Ints) -> None:
-        """Take the energy of updates that arrive from batteries."""
+    def draw_energy(self, updates: SimulatedUpdates) -> Ints:
+        """Draw the energy of work that begins; return the learners whose battery it empties."""
+
+    def draw_shard_energy(self, learners: Ints, shards: Ints, stops_s: Floats) -> Ints:
+        """Draw the energy of further shards; return the learners whose battery it empties."""
+
+    def stop_energy(self, learners: Ints) -> None:
+        """Stop drawing energy for work that ended early."""
 
     def select_present(self, learners: Ints, indices: Ints) -> Ints:
         """Return the indices of learners that are up now."""
@@ -82,6 +88,7 @@ class TrainingRounds:
         self._send_requests(command, updates)
         deliver = partial(self._report_updates, command.cycle, updates)
         in_flight = run.network.send_reports(updates.learners, updates.arrives_s, deliver)
+        _lose(in_flight, run.draw_energy(updates))
         unfinished = [each for each in self._rounds if not each.is_done]
         self._rounds = [*unfinished, TrainingRound(command.cycle, updates, in_flight)]
 
@@ -167,7 +174,10 @@ class TrainingRounds:
             if both.size:
                 chosen = indices[chosen]
                 attempts, shards = command.attempts[chosen], command.shards.take(chosen)
-                extend(run.learners, each.updates, rows, attempts, shards, run.queue.now_s)
+                updates, before = each.updates, each.updates.shipped[rows]
+                extend(run.learners, updates, rows, attempts, shards, run.queue.now_s)
+                fetched, stops_s = updates.shipped[rows] - before, updates.stops_s[rows]
+                _lose(each.in_flight, run.draw_shard_energy(both, fetched, stops_s))
 
     def _report_updates(
         self, cycle: int, updates: SimulatedUpdates, indices: Ints, came_s: Floats
@@ -197,7 +207,6 @@ class TrainingRounds:
                     refused=refused,
                 )
             )
-        self._orchestrator.drain(arrived.learners, arrived.visits, arrived.shipped)
 
     def _record_batches(self, cycle: int, updates: SimulatedUpdates) -> None:
         """Record the batches of updates that the machine accepts: the first of each assignment."""
@@ -236,7 +245,13 @@ class TrainingRounds:
                     # A learner that has stopped training sends its update in any case.
                     busy = np.isin(updates.learners, learners) & (updates.stops_s > now_s)
                     run.learners.stop(updates.learners[busy], updates.arrives_s[busy], now_s)
-                    for reports in each.in_flight:
-                        reports.lose(updates.learners[busy])
+                    run.stop_energy(updates.learners[busy])
+                    _lose(each.in_flight, updates.learners[busy])
 
         run.network.send_instruction(command.learners, follow)
+
+
+def _lose(in_flight: list[InFlight], learners: Ints) -> None:
+    """Lose the updates of these learners."""
+    for reports in in_flight if learners.size else ():
+        reports.lose(learners)

@@ -344,7 +344,7 @@ def test_learners_that_are_not_listed_are_summed() -> None:
     text = render(run_summary_view(report_of("late"), show=1))
     rest = report_of("late").learners[1:]
     trained = sum(learner.counted_visits for learner in rest)
-    assert f"and 2 more: {trained} visits counted, 1 update missing" in text
+    assert f"and 2 more (--show): {trained} visits counted, 1 update missing" in text
 
 
 def test_views_can_be_written_to_an_ascii_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,12 +235,23 @@ def _no_plan_view(report: PlanReport) -> RenderableType:
 
 
 def _awake_lines(report: PlanReport) -> list[str]:
+    """Return how many learners are present, and how many run out of battery, if not all are."""
     count, expected = len(report["learners"]) + report["not_drawn"], report["forecast"]
     start, mean = expected["awake_at_start"] * count, expected["awake_on_average"] * count
-    if min(start, mean) == count:
+    if _are_all_present(report):
         return []
     digits = 0 if count >= 100 else 1
-    return [f"about {mean:.{digits}f} of {count} learners awake on average, {start:.0f} at start"]
+    line = f"about {mean:.{digits}f} of {count} learners awake on average, {start:.0f} at start"
+    empty = max(round(expected["out_of_battery"] * count), 1) if expected["out_of_battery"] else 0
+    battery = f"warning: about {format_count(empty, 'learner')} run out of battery during the run"
+    return [line, f"{battery}, and lose the work under way"] if empty else [line]
+
+
+def _are_all_present(report: PlanReport) -> bool:
+    """Return whether all learners are present and awake during the whole run."""
+    expected = report["forecast"]
+    all_awake = min(expected["awake_at_start"], expected["awake_on_average"]) == 1
+    return bool(all_awake and not expected["out_of_battery"])
 
 
 def _late_lines(report: PlanReport, names: list[str]) -> list[str]:
@@ -252,6 +263,8 @@ def _late_lines(report: PlanReport, names: list[str]) -> list[str]:
         line = f"about {share} of the learners finish their shards by {deadline_s:g} s"
         return [f"{line}; the others send what they have trained"]
     subject = "all learners with shards" if report["idle"] else "all learners"
+    if not _are_all_present(report):
+        subject += " that are present"
     return [f"{subject} finish by {deadline_s:g} s"] if expected["weight_in_time"] == 1 else []
 
 
@@ -275,7 +288,8 @@ def _extension_lines(report: PlanReport) -> list[str]:
     planned = "seconds and staleness are those of the planned work"
     used, most = _format_share(expected["capacity_used"]), expected["max_staleness"]
     staleness = f"{most:.3g}" if most < 1000 else f"{most:,.0f}"
-    simulated = f"learners use {used} of their capacity, and staleness is up to {staleness}"
+    subject = "learners" if _are_all_present(report) else "learners that are present"
+    simulated = f"{subject} use {used} of their capacity, and staleness is up to {staleness}"
     return [
         f"with extension, learners go on until the deadline; {planned}",
         f"in a simulated run, {simulated}",

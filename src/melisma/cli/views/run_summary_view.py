@@ -1,7 +1,9 @@
 """The summary of a finished run: deadline, work of each learner, and score of the model."""
 
+from collections.abc import Iterator, Mapping
 from math import isnan
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -17,18 +19,23 @@ from melisma.text import visible_part
 
 MAX_LEARNERS, MAX_IDLE, MAX_IDLE_NAMED = 20, 5, 3
 MIN_SHOWN_S = 0.1
+MAX_LEFT_NAMED = 5
+NO_GROUPS: Mapping[str, range] = MappingProxyType({})
 TITLES = (
     *("learner", "shards", "visits", "done", "capacity"),
     *("fetch s", "train s", "upload s"),
 )
+MISSING = (*UNCOUNTED_STATUSES, *UNASSIGNED_COUNTS)
 
 
-def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType:
-    """Return the summary, with at most `show` learners listed."""
+def run_summary_view(
+    report: Report, show: int = MAX_LEARNERS, groups: Mapping[str, range] = NO_GROUPS
+) -> RenderableType:
+    """Return the summary, with at most `show` learners listed, or the sums of their groups, too."""
     first, usage = report.learners[:show], _usage_titles(report)
     table = (
         [FigureTable((*TITLES, *usage, "missing"), [_row(learner, usage) for learner in first])]
-        if report.cycles
+        if report.cycles and show
         else []
     )
     return Group(
@@ -36,6 +43,7 @@ def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType
         *map(Text, _ending_lines(report)),
         *table,
         *map(Text, _unlisted_line(report, show)),
+        *(_group_tables(report, groups) if len(report.learners) > show else ()),
         *map(Text, _guard_lines(report)),
         *map(Text, _result_lines(report)),
         *map(Text, _usage_lines(report)),
@@ -46,14 +54,36 @@ def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType
 def _ending_lines(report: Report) -> list[str]:
     """Return how the run ended early, and which learners left, were copied or had no work."""
     ending = [] if report.outcome == "finished" else [f"{report.outcome}: {report.reason}"]
-    # Learners that left for the same reason share a line.
-    left = [f"left: {reason}" for reason in list(dict.fromkeys(report.departures))[:MAX_LEARNERS]]
+    left = _left_lines(report)
     idle = np.flatnonzero(report.learners.shards == 0)
     if report.cycles and idle.size:
         names = ", ".join(report.names[learner] for learner in idle[:5]) + ", ..." * (idle.size > 5)
         left.append(f"no work in any cycle: {names}")
     left += [f"copied identity: {reason}" for reason in report.shared_identities[:MAX_LEARNERS]]
     return [visible_part(line) for line in (*ending, *left)]
+
+
+def _left_lines(report: Report) -> list[str]:
+    """Return a line for each cause for which learners left, the most frequent first."""
+    by_cause: dict[str, list[str]] = {}
+    names = set(report.names)
+    for name, reason in zip(report.departed, report.departures, strict=True):
+        by_cause.setdefault(_cause(reason, names), []).append(name)
+    ordered = sorted(by_cause.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [f"left: {_name_left(*item)}" for item in ordered[:MAX_LEARNERS]]
+
+
+def _cause(reason: str, names: set[str]) -> str:
+    """Return why learners left, without their names, which stand in front if there are any."""
+    before, colon, cause = reason.partition(": ")
+    return cause if colon and before.split(", ")[0] in names else reason
+
+
+def _name_left(cause: str, names: list[str]) -> str:
+    if len(names) == 1:
+        return f"{names[0]}: {cause}"
+    first = ", ".join(sorted(names)[:MAX_LEFT_NAMED]) + ", ..." * (len(names) > MAX_LEFT_NAMED)
+    return f"{cause}: {format_count(len(names), 'learner')} ({first})"
 
 
 def _usage_titles(report: Report) -> dict[str, str]:
@@ -80,7 +110,7 @@ def _row(total: LearnerTotal, usage: dict[str, str]) -> tuple[str, ...]:
     fetch_s = seconds["fetch model"] + seconds["fetch shards"]
     missing = [
         f"{getattr(total, cause)} {cause.replace('_', ' ')}"
-        for cause in (*UNCOUNTED_STATUSES, *UNASSIGNED_COUNTS)
+        for cause in MISSING
         if getattr(total, cause)
     ]
     return (
@@ -111,7 +141,30 @@ def _unlisted_line(report: Report, show: int) -> list[str]:
         return []
     trained, missing = rest.counted_visits.sum(), rest.uncounted.sum()
     updates = format_count(int(missing), "update")
-    return [f"and {len(rest)} more: {trained} visits counted, {updates} missing"]
+    return [f"and {len(rest)} more (--show): {trained} visits counted, {updates} missing"]
+
+
+def _group_tables(report: Report, groups: Mapping[str, range]) -> Iterator[FigureTable]:
+    """Yield a table with the sums of each group, if there are several learners in one."""
+    if not report.cycles or all(len(members) == 1 for members in groups.values()):
+        return
+    usage = _usage_titles(report)
+    titles = ("group", "learners", "shards", "visits", *usage, "missing")
+    yield FigureTable(titles, [_group_row(report, *group, usage) for group in groups.items()])
+
+
+def _group_row(report: Report, name: str, members: range, usage: dict[str, str]) -> tuple[str, ...]:
+    totals = report.learners[members.start : members.stop]
+    sums = {cause: int(getattr(totals, cause).sum()) for cause in MISSING}
+    missing = [f"{count} {cause.replace('_', ' ')}" for cause, count in sums.items() if count]
+    return (
+        name,
+        str(len(members)),
+        str(totals.shards.sum()),
+        str(totals.counted_visits.sum()),
+        *(_format_usage(float(getattr(totals, figure).sum())) for figure in usage.values()),
+        ", ".join(missing) or "-",
+    )
 
 
 def _guard_lines(report: Report) -> list[str]:
