@@ -50,9 +50,13 @@ HIDDEN_FIELDS = ("trace", "rates")
 
 
 def report_to_json(report: Report) -> dict[str, Any]:
-    """Return everything but the trace; unknown numbers are None, as are lists that are too long."""
+    """Return everything but the trace; unknown numbers are None, as are lists that are too long.
+
+    So is the cost on a fleet without prices.
+    """
     many = len(report.names) * len(report.cycles) > MAX_LISTED
-    values: dict[str, Any] = _to_json(report, PER_LEARNER_FIELDS if many else ())
+    unpriced = () if report.has_prices else ("cost",)
+    values: dict[str, Any] = _to_json(report, (*(PER_LEARNER_FIELDS if many else ()), *unpriced))
     return {
         **values,
         "learner_count": len(report.names),
