@@ -125,9 +125,9 @@ def size(  # noqa: PLR0913 - each is a setting of its own
             level = "batched"
         goal.check_level(level)
         add_task_path(read, file)
-        read = msgspec.structs.replace(
-            with_scheme(read, scheme, file), simulation=SimulationSettings(work=level)
-        )
+    read = with_scheme(read, scheme, file)
+    read = msgspec.structs.replace(read, simulation=SimulationSettings(work=level))
+    with naming_task_file(file):
         if objects:
             read = load_task(read, file, objects).task
         read.check_names()
