@@ -68,8 +68,9 @@ def test_threads_that_write_one_file_leave_the_content_of_one_of_them(file: Path
 def test_pictures_are_saved_atomically(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[tuple[Path, str]] = []
     monkeypatch.setattr("melisma.runs.svg.write_atomic", lambda *each: written.append(each))
-    Picture("<svg/>").save(file)
-    assert written == [(file, "<svg/>")]
+    picture = file.with_suffix(".svg")
+    Picture("<svg/>").save(picture)
+    assert written == [(picture, "<svg/>")]
 
 
 def test_a_file_may_be_for_its_owner_alone(tmp_path: Path) -> None:

@@ -78,7 +78,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "'phon' is unknown; did you mean phone",
     ),
     "list": (lambda: Fleet.from_profiles(["phone"]), "expected names with profiles"),  # type: ignore[arg-type]
-    "no learners": (lambda: Fleet.from_profiles({}), "has no learners: add"),
+    "no learners": (
+        lambda: Fleet.from_profiles({}),
+        "profiles are empty; expected names with profiles",
+    ),
     "fleet key": (lambda: Fleet.from_tables(learnr=[]), "unknown key learnr; did you mean learner"),
     "group": (
         lambda: Fleet.from_tables(group=[{"count": 0, "profile": "phone"}]),

@@ -84,6 +84,42 @@ def test_an_empty_answer_is_the_default_and_an_option_asks_nothing(
     assert read_task("TASK.toml").finish_by == "23:00"
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_wrong_answer_in_a_terminal_is_asked_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = "foo\nown\nload\nmymodel:load\nNet\nmymodel:Net\n2 phome\n2 phone\n2\nsoon\n1 min\n"
+    monkeypatch.setattr(sys, "stdin", Terminal(answers))
+    done = melisma("init")
+    assert done.code == 0, done.stderr
+    for problem in (
+        "unknown data 'foo'; expected one of ",
+        ", own, or your function as module:function\n",
+        "your data is 'load'; expected module:function, such as mymodel:load",
+        "unknown model 'Net'; expected module:Class, such as mymodel:Net",
+        "unknown 'phome'; did you mean phone?",
+        "total_s is 2; expected at least 5",
+        "'soon'; expected such as 10 min, 2 h or 23:00",
+    ):
+        assert problem in done.stderr
+    task = read_task("TASK.toml")
+    assert (task.data, task.model, task.total_s) == ("mymodel:load", "mymodel:Net", 60.0)
+    assert read_fleet("FLEET.toml").learners == 2
+
+
+def test_a_wrong_answer_of_a_pipe_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = answer(monkeypatch, "foo\n")
+    assert done.code == 2
+    assert "unknown data 'foo'" in done.stderr
+    assert list(folder.iterdir()) == []
+
+
 def test_without_answers_the_error_names_yes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = answer(monkeypatch, "")
     assert done.code == 2

@@ -55,6 +55,49 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("command", ["simulate", "run"])
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        (("--total", "1"), "total_s is 1; expected at least 5"),
+        (("--finish-by", "soon"), "finish_by is 'soon'"),
+        (("--finish-by", "2020-01-01 10:00"), 'finish_by = "2020-01-01 10:00" is too soon'),
+        (("--start", "gone"), "start is gone: there is no such file"),
+        (("--aggregation", "foo"), "aggregation is 'foo'; expected 'mean' or a function"),
+        (("--scheme", "foo"), "no scheme is called 'foo'"),
+    ],
+)
+def test_an_error_about_an_option_does_not_name_the_file(
+    command: str, option: tuple[str, str], problem: str
+) -> None:
+    refused = melisma(command, "task.toml", "--fleet", "fleet.toml", *option)
+    assert refused.code == 2
+    assert refused.stderr.startswith(f"melisma: {problem}")
+    assert "task.toml" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('aggregation = "foo"', "aggregation is 'foo'"),
+        ('scheme = "foo"', "no scheme is called 'foo'"),
+        ('start = "gone"', "cannot read the model gone"),
+    ],
+)
+def test_the_same_error_of_the_file_names_it(folder: Path, line: str, problem: str) -> None:
+    text = TASK.replace("[task]", f"[task]\n{line}").replace('"timing"', '"batched"')
+    (folder / "task.toml").write_text(text)
+    refused = simulate()
+    assert refused.code == 2
+    assert refused.stderr.startswith(f"melisma: task.toml: task: {problem}")
+
+
+def test_a_scheme_of_the_command_line_that_needs_passes_names_the_file(folder: Path) -> None:
+    (folder / "task.toml").write_text(TASK.replace("passes = 2", 'scheme = "staleness"'))
+    refused = simulate("--scheme", "dab")
+    assert refused.stderr.startswith("melisma: task.toml: task: scheme dab needs passes")
+
+
 def simulate(*options: str) -> Result:
     return melisma("simulate", "task.toml", "--fleet", "fleet.toml", *options)
 

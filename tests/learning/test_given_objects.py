@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from torch import nn
 
-from melisma import Task
+import melisma
+from melisma import Fleet, Task
 from melisma.errors import SettingError
 from melisma.learning.definitions import write_definition
 from melisma.learning.given_objects import GivenObjects, name_model
@@ -286,3 +288,48 @@ def test_the_cell_of_a_class_without_methods_is_found_by_its_values(
     name, folder = write_definition(namespace["Widths"])
     source = (folder / f"{name.partition(':')[0]}.py").read_text()
     assert source.strip() == cells[chosen].strip()
+
+
+FLEET = Fleet.from_profiles({"kitchen": "raspberry-pi-4", "shed": "jetson-nano"})
+
+
+def test_a_saved_model_of_a_run_with_objects_is_scored_with_the_same_objects(
+    tmp_path: Path,
+) -> None:
+    task, data = replace(TASK, cycles=2, checkpoints="best"), blobs()
+    report = melisma.simulate(task, FLEET, model=Net(), data=data, folder=tmp_path / "run")
+    assert report.model is not None
+    assert report.best_model is not None
+    for given in (task, report.task):
+        score = melisma.evaluate(report.model, given, model=Net, data=data)
+        assert (score.accuracy, score.loss) == (report.accuracy, report.loss)
+    best = melisma.evaluate(report.best_model, task, model=Net(), data=data)
+    assert best.accuracy == max(cycle.accuracy for cycle in report.cycles)
+
+
+def test_an_evaluation_without_the_objects_says_which_to_pass(tmp_path: Path) -> None:
+    report = melisma.simulate(TASK, FLEET, model=Net, data=blobs(), folder=tmp_path / "run")
+    assert report.model is not None
+    with pytest.raises(SettingError, match=r"had it in memory: pass it again as data="):
+        melisma.evaluate(report.model, report.task)
+    with pytest.raises(SettingError, match=r"pass an object as the argument model"):
+        melisma.evaluate(report.model, TASK, data=blobs())
+
+
+@pytest.mark.parametrize("find", ["deadline", "model"])
+def test_a_sizing_takes_objects_and_measures_their_sizes(find: Any) -> None:
+    sizing = melisma.size(
+        TASK, FLEET, find, model=Net, data=blobs(), within_s=10.0, visits=1000, seeds=1
+    )
+    assert sizing.chosen is not None
+    assert sizing.chosen.reached >= 1000
+    with pytest.raises(SettingError, match="model is missing"):
+        melisma.size(TASK, FLEET, find, within_s=10.0, visits=1000)
+
+
+def test_a_sizing_to_an_accuracy_trains_the_objects() -> None:
+    sizing = melisma.size(
+        TASK, FLEET, "deadline", model=Net, data=blobs(), within_s=1.0, accuracy=0.01, seeds=1
+    )
+    assert sizing.level == "batched"
+    assert sizing.chosen is not None

@@ -425,6 +425,22 @@ def test_work_after_the_end_of_a_cycle_is_not_part_of_occupancy() -> None:
     assert replace(first, assignments=Assignments.from_records([late])).occupancy == 1.0
 
 
+def test_a_printed_report_is_a_few_lines_and_its_repr_is_one() -> None:
+    report = replace(report_of("equal"), model=Path("runs/a/model.safetensors"))
+    assert str(report).splitlines() == [
+        f"{report.task.name}: {report.outcome} after 3 cycles: cycle 3 was the last",
+        f"accuracy {report.accuracy:.1%}, loss {report.loss:.4g}",
+        report.deadline_summary,
+        "model: runs/a/model.safetensors",
+    ]
+    assert repr(report).startswith(f"Report(run={report.run!r}, ")
+    assert len(repr(report)) < 300
+    early = replace(report, cycles=(), outcome="cancelled", reason="Ctrl-C", model=None)
+    assert str(early) == (
+        f"{report.task.name}: cancelled after 0 cycles: Ctrl-C\n{early.deadline_summary}"
+    )
+
+
 def test_bytes_cost_and_joules_follow_from_the_rates() -> None:
     trace = SCENARIOS["equal"]()
     rates = np.array([[1.0, 2.0, 3.0], [0.1, 0.1, 0.1], [0.0, 0.0, 0.5]])

@@ -29,6 +29,19 @@ def test_frames_have_a_row_for_each_cycle_and_each_learner(report: Report) -> No
         assert learners[figure].sum() == pytest.approx(getattr(report, figure))
 
 
+def test_a_cost_is_a_column_only_if_the_fleet_sets_prices(report: Report) -> None:
+    fleet = make_fleet()
+    priced = simulate(
+        make_task(), replace(fleet, price=fleet.price * 3), SimulationOptions(work="timing")
+    )
+    assert "cost" not in report.to_pandas()
+    assert priced.to_pandas()["cost"].sum() == priced.cost > 0
+    unpriced, values = report.as_dict(), priced.as_dict()
+    found = [unpriced["cost"], unpriced["cycles"][0]["cost"], unpriced["learners"][0]["cost"]]
+    assert found == [None, None, None]
+    assert values["cost"] == sum(learner["cost"] for learner in values["learners"]) == priced.cost
+
+
 def test_an_unknown_table_is_refused(report: Report) -> None:
     with pytest.raises(SettingError, match="table is 'learner'; did you mean learners"):
         report.to_pandas("learner")  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from melisma.errors import SettingError
 from melisma.runs.assignments import Assignments
 from melisma.runs.capacity import LOSSES
 from melisma.runs.report import Report
@@ -289,6 +290,9 @@ def test_the_reason_of_a_failure_is_written_below() -> None:
 def test_a_picture_is_displayed_by_notebooks_and_saved_atomically(tmp_path: Path) -> None:
     picture = report_of("dab").plot()
     assert picture._repr_svg_() == picture.svg
+    with pytest.raises(SettingError, match=r"run.png; expected a name that ends with .svg"):
+        picture.save(tmp_path / "run.png")
+    assert list(tmp_path.iterdir()) == []
     path = picture.save(tmp_path / "run.svg")
     assert path.read_text(encoding="utf-8") == picture.svg
     assert list(tmp_path.iterdir()) == [path]

@@ -27,7 +27,7 @@ from melisma.allocation.synchronous import synchronous
 from melisma.allocation.user_scheme import chooses_passes, plan_by_user_scheme
 from melisma.disclosure import DISCLOSURE
 from melisma.errors import SettingError, suggest
-from melisma.fleet.task import Task
+from melisma.fleet.task import Task, naming_task_file
 from melisma.user_code import IMPORT_PATH, add_module_path, is_import_path
 
 MAYS = "Mays 2023"
@@ -155,12 +155,15 @@ def load_scheme(name: str, file: str | Path | None = None) -> Scheme:
 def with_scheme(task: Task, scheme: str | None, file: str | Path | None = None) -> Task:
     """Return the task with this scheme, or its own; an explicit scheme may choose the passes.
 
-    `file` is that of the task. Raises `SettingError` if the scheme does not plan cycles.
+    `file` is that of the task. Raises `SettingError` if the scheme does not plan cycles; it names
+    the file unless the scheme is an explicit one.
     """
-    row = load_scheme(get_cycle_scheme(scheme or task.scheme).name, file)
+    with naming_task_file(file if scheme is None else None):
+        row = load_scheme(get_cycle_scheme(scheme or task.scheme).name, file)
     chosen = scheme is not None and row.passes == "chosen"
     task = msgspec.structs.replace(task, scheme=row.name, passes=None if chosen else task.passes)
-    row.check_passes(task.passes)
+    with naming_task_file(file):
+        row.check_passes(task.passes)
     return task
 
 

@@ -2,9 +2,11 @@
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import msgspec
@@ -26,6 +28,7 @@ from melisma.errors import SettingError, suggest
 from melisma.fleet.files.fleet_builder import CORE_OPS_PER_S
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.run_time import TIME_OF_TASK, RunTime
+from melisma.fleet.sizes import MODELS
 from melisma.fleet.task import Task
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import CATALOG, Split
@@ -37,6 +40,8 @@ TASK_FILE, FLEET_FILE = "TASK.toml", "FLEET.toml"
 OWN = "own"
 OWN_MODEL, OWN_DATA = "mymodel:Net", "mymodel:load"
 TIMED_SAMPLES = 1000
+
+T = TypeVar("T")
 
 
 @click.command("init", short_help="Write TASK.toml and FLEET.toml to start from.")
@@ -83,16 +88,32 @@ def _check_folder(folder: Path, *, force: bool) -> None:
         )
 
 
-def _ask(question: str, default: str) -> str:
+def _ask(question: str, default: str, read: Callable[[str], T]) -> T:
+    """Return the answer as `read` returns it; in a terminal ask again if it raises SettingError."""
+    while True:
+        answer = _prompt(question, default)
+        try:
+            return read(answer)
+        except SettingError as error:
+            if not _is_terminal():
+                raise
+            click.echo(str(error), err=True)
+
+
+def _prompt(question: str, default: str) -> str:
     """Ask on standard error, so that standard output has only the result."""
     try:
         answer: str = click.prompt(question, default=default, err=True)
     except click.Abort:
         # Ctrl-C ends the line itself, the end of a piped input does not.
-        if sys.stdin is not None and sys.stdin.isatty():
+        if _is_terminal():
             raise
         raise SettingError(f"no answer to {question!r}; use --yes for the defaults") from None
     return answer.strip()
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _choose_subject(data: str | None, model: str | None, *, yes: bool) -> Subject:
@@ -104,10 +125,36 @@ def _choose_subject(data: str | None, model: str | None, *, yes: bool) -> Subjec
         for name in SUBJECTS:
             click.echo(f"  {name:<14} {CATALOG[name].description}", err=True)
         click.echo(f"  {OWN:<14} a PyTorch model and data of your own", err=True)
-        data = _ask("data", next(iter(SUBJECTS)))
+        data = _ask("data", next(iter(SUBJECTS)), _check_data)
         if data == OWN:
-            data, model = _ask("your data", OWN_DATA), _ask("your model", OWN_MODEL)
+            data = _ask("your data", OWN_DATA, _check_own_data)
+        if data not in SUBJECTS:
+            model = _ask("your model", OWN_MODEL, _check_model)
     return _find_subject(next(iter(SUBJECTS)) if data is None else data, model)
+
+
+def _check_data(data: str) -> str:
+    """Return the answer if it is offered, or names a function."""
+    offered = (*SUBJECTS, OWN)
+    if data not in offered and not is_import_path(data):
+        expected = suggest(data, offered, "your function as module:function")
+        raise SettingError(f"unknown data {data!r}; {expected}")
+    return data
+
+
+def _check_own_data(data: str) -> str:
+    if not is_import_path(data):
+        raise SettingError(f"your data is {data!r}; expected module:function, such as {OWN_DATA}")
+    return data
+
+
+def _check_model(model: str) -> str:
+    if model not in MODELS and not is_import_path(model):
+        raise SettingError(
+            f"unknown model {model!r}; expected module:Class, such as {OWN_MODEL}, or a "
+            "built-in one"
+        )
+    return model
 
 
 def _find_subject(data: str, model: str | None) -> Subject:
@@ -118,8 +165,7 @@ def _find_subject(data: str, model: str | None) -> Subject:
         return replace(known, model=model, name=own_subject(model, data).name)
     if not is_import_path(data):
         raise SettingError(
-            f"unknown data {data!r}; {suggest(data, SUBJECTS)} For data of your own use "
-            "module:function"
+            f"unknown data {data!r}; {suggest(data, SUBJECTS, 'your function as module:function')}"
         )
     if model is None:
         raise SettingError(f"--data {data} needs --model, such as --model {OWN_MODEL}")
@@ -131,7 +177,7 @@ def _choose_devices(devices: str | None, *, yes: bool) -> dict[str, int]:
         click.echo("\nWhich devices? Known kinds:", err=True)
         for name, profile in PROFILES.items():
             click.echo(f"  {name:<17} {profile.description}", err=True)
-        devices = _ask("devices", DEFAULT_DEVICES)
+        return _ask("devices", DEFAULT_DEVICES, parse_devices)
     return parse_devices(DEFAULT_DEVICES if devices is None else devices)
 
 
@@ -141,7 +187,13 @@ def _choose_time(run_time: RunTime, subject: Subject, *, yes: bool) -> RunTime:
     if yes:
         return RunTime(total_s=subject.total_s)
     click.echo("\nHow long may the run take, or when should it end (10 min, 2 h, 23:00)?", err=True)
-    return parse_time(_ask("time", f"{subject.total_s:.0f} s"))
+    return _ask("time", f"{subject.total_s:.0f} s", _read_time)
+
+
+def _read_time(text: str) -> RunTime:
+    run_time = parse_time(text)
+    run_time.apply(Task(name="init", deadline_s=1.0))  # raises an error if it is too short
+    return run_time
 
 
 def _write_files(

@@ -85,11 +85,11 @@ class Fleet:
     @classmethod
     def from_profiles(cls, profiles: Mapping[str, str], seed: int = 1) -> "Fleet":
         """Return a fleet with a learner for each name, of the profile that it is mapped to."""
+        expected = 'expected names with profiles, such as {"kitchen": "raspberry-pi-4"}'
         if not isinstance(profiles, Mapping):
-            raise SettingError(
-                f"Fleet: profiles are {describe(profiles)}; expected names with profiles, such as "
-                '{"kitchen": "raspberry-pi-4"}'
-            )
+            raise SettingError(f"Fleet: profiles are {describe(profiles)}; {expected}")
+        if not profiles:
+            raise SettingError(f"Fleet: profiles are empty; {expected}")
         learners = [{"name": name, "profile": profile} for name, profile in profiles.items()]
         return cls.from_tables(learner=learners, seed=seed)
 

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import msgspec
 
+from melisma.errors import SettingError
 from melisma.fleet.arguments import check_arguments
 from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import Task
+from melisma.user_code import is_import_path
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,24 @@ class RunSettings(RunTime):
         """Return the task with these settings; `SettingError` if they are invalid."""
         changes: dict[str, object] = {}
         if self.start is not None:
-            changes["start"] = str(Path(self.start).resolve())
+            changes["start"] = str(self._existing_start(Path(self.start)))
         if self.aggregation is not None:
+            check_aggregation_name(self.aggregation)
             changes["aggregation"] = self.aggregation
         return msgspec.structs.replace(super().apply(task), **changes)
+
+    @staticmethod
+    def _existing_start(path: Path) -> Path:
+        if not path.is_file():
+            raise SettingError(
+                f"start is {path}: there is no such file; use a model.safetensors of an earlier run"
+            )
+        return path.resolve()
+
+
+def check_aggregation_name(name: str) -> None:
+    """Raise `SettingError` unless a name is `mean` or that of a function."""
+    if name != "mean" and not is_import_path(name):
+        raise SettingError(
+            f"aggregation is {name!r}; expected 'mean' or a function as package.module:name"
+        )

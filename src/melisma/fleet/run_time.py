@@ -47,9 +47,10 @@ class RunTime:
             changes = {"total_s": self.total_s, "finish_by": self.finish_by}
             changes |= {"deadline_s": 0.0, "cycles": None}
         try:
-            return msgspec.structs.replace(task, **changes)
+            task = msgspec.structs.replace(task, **changes)
         except ValueError as error:
             raise SettingError(str(error)) from None
+        return task if self.finish_by is None else task.with_total()
 
 
 TIME_OF_TASK = RunTime()

@@ -129,6 +129,10 @@ def add_task_path(
 
 def _load_data(task: Task) -> DataSet:
     """Load the data; an error in data of the user is a `SettingError`."""
+    if task.data == IN_MEMORY:
+        raise SettingError(
+            "data is that of an earlier run, which had it in memory: pass it again as data=..."
+        )
     try:
         data = load_dataset(task.data, task.data_args)
     except DataError as error:

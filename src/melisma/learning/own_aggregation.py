@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.errors import DataError, SettingError
+from melisma.errors import DataError
 from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.run_settings import check_aggregation_name
 from melisma.learning.parameters import Arrays, Layout
-from melisma.user_code import describe_error, import_function, is_import_path
+from melisma.user_code import describe_error, import_function
 
 Aggregation = Callable[[dict[str, NDArray[Any]], Floats], Mapping[str, NDArray[Any]]]
 
@@ -24,10 +25,7 @@ def find_aggregation(name: str) -> "OwnAggregation | None":
     """Return the aggregation of a task, None for the mean; `SettingError` for any other name."""
     if name == "mean":
         return None
-    if not is_import_path(name):
-        raise SettingError(
-            f"aggregation is {name!r}; expected 'mean' or a function as package.module:name"
-        )
+    check_aggregation_name(name)
     return OwnAggregation(name, import_function("aggregation", name))
 
 

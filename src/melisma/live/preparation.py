@@ -168,10 +168,13 @@ def _load(
     if folder is not None:
         check_run_folder(folder)
     file = task if isinstance(task, str | Path) else None
-    task = resolve_task(task)
+    # Errors about the caller's settings do not name the file.
+    task = run_time.apply(resolve_task(task))
     with naming_task_file(file):
-        task = run_time.apply(task).with_total()
-        loaded = load_task(with_scheme(task, scheme, file), file, objects, shipped=True)
+        task = task.with_total()
+    task = with_scheme(task, scheme, file)
+    with naming_task_file(file):
+        loaded = load_task(task, file, objects, shipped=True)
         loaded.task.check_shard_samples()
     return loaded
 

@@ -37,12 +37,12 @@ class Report:
     """
 
     run: str
-    task: Task
+    task: Task = field(repr=False)
     names: tuple[str, ...] = field(repr=False)
     began_s: float
     ended_s: float
     due_s: float | None = None
-    cycles: tuple[Cycle, ...] = ()
+    cycles: tuple[Cycle, ...] = field(default=(), repr=False)
     outcome: commands.Outcome | Literal["running"] = "running"
     reason: str = ""
     departed: tuple[str, ...] = field(default=(), repr=False)
@@ -51,6 +51,18 @@ class Report:
     model: Path | None = None
     folder: Path | None = None
     trace: tuple[Step, ...] = field(default=(), repr=False, compare=False)
+
+    def __str__(self) -> str:
+        reason = f": {self.reason}" if self.reason else ""
+        accuracy = "" if isnan(self.accuracy) else f"accuracy {self.accuracy:.1%}"
+        loss = "" if isnan(self.loss) else f"loss {self.loss:.4g}"
+        lines = [
+            f"{self.task.name}: {self.outcome} after {_count(self.cycles, 'cycle')}{reason}",
+            ", ".join(filter(None, (accuracy, loss))),
+            self.deadline_summary,
+            f"model: {self.model}" if self.model else "",
+        ]
+        return "\n".join(filter(None, lines))
 
     @classmethod
     def from_trace(cls, steps: Iterable[Step]) -> "Report":
@@ -195,6 +207,11 @@ class Report:
     def joules(self) -> float:
         """The joules of all cycles."""
         return sum(cycle.joules for cycle in self.cycles)
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether the fleet sets prices; otherwise `cost` is the number of assigned shards."""
+        return any(cycle.rates.has_prices for cycle in self.cycles[:1])
 
     @property
     def cost(self) -> float:

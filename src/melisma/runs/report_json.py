@@ -14,7 +14,7 @@ from melisma.runs.capacity import LOSSES, TIME_USES
 from melisma.runs.cycle_figures import Cycle
 from melisma.runs.idleness import IdleGroup
 from melisma.runs.report import Report
-from melisma.runs.totals import LearnerTotals
+from melisma.runs.totals import LearnerTotal, LearnerTotals
 from melisma.runs.unassigned import Unassigned
 
 # Learners are listed up to this many; assignments of cycles up to this many learners times cycles.
@@ -44,14 +44,21 @@ LEARNER_LISTS: LeftOut = {
     IdleGroup: ("names", "shares"),
 }
 CYCLE_LISTS: LeftOut = {Cycle: ("assignments", "unassigned", "time_use_s")}
+COSTS: LeftOut = dict.fromkeys((Report, Cycle, LearnerTotal), ("cost",))
 HIDDEN_FIELDS = ("trace", "rates")
 
 
 def report_to_json(report: Report) -> dict[str, Any]:
-    """Return everything but the trace; unknown numbers are None, as are lists that are too long."""
+    """Return everything but the trace; unknown numbers are None, as are lists that are too long.
+
+    So is the cost on a fleet without prices.
+    """
     learners = len(report.names)
-    left_out = LEARNER_LISTS if learners > MAX_LISTED else {}
-    left_out = left_out | (CYCLE_LISTS if learners * len(report.cycles) > MAX_LISTED else {})
+    left_out = _join(
+        LEARNER_LISTS if learners > MAX_LISTED else {},
+        CYCLE_LISTS if learners * len(report.cycles) > MAX_LISTED else {},
+        {} if report.has_prices else COSTS,
+    )
     values: dict[str, Any] = _to_json(report, left_out)
     return {
         **values,
@@ -61,6 +68,11 @@ def report_to_json(report: Report) -> dict[str, Any]:
         "losses": list(LOSSES),
         "time_uses": list(TIME_USES),
     }
+
+
+def _join(*parts: LeftOut) -> LeftOut:
+    kinds = {kind for part in parts for kind in part}
+    return {kind: tuple(name for part in parts for name in part.get(kind, ())) for kind in kinds}
 
 
 def _to_json(value: Any, left_out: LeftOut) -> Any:

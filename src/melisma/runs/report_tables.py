@@ -37,6 +37,8 @@ def table_rows(report: "Report", table: TableName) -> list[dict[str, Any]]:
 
 
 def _cycle_rows(report: "Report") -> list[dict[str, Any]]:
+    """Return a row for each cycle, with a cost if the fleet sets prices."""
+    figures = [name for name in CYCLE_FIGURES if name != "cost" or report.has_prices]
     return [
         {
             "cycle": cycle.number,
@@ -44,7 +46,7 @@ def _cycle_rows(report: "Report") -> list[dict[str, Any]]:
             "updates": sum(cycle.counts.get(status, 0) for status in COUNTED),
             "learners": len(cycle.assignments),
             "elapsed_s": cycle.evaluated_s - report.began_s,
-            **{name: getattr(cycle, name) for name in CYCLE_FIGURES},
+            **{name: getattr(cycle, name) for name in figures},
         }
         for cycle in report.cycles
     ]

@@ -9,7 +9,7 @@ from unicodedata import east_asian_width
 from xml.sax.saxutils import escape, quoteattr
 
 from melisma.atomic import write_atomic
-from melisma.errors import MelismaWarning
+from melisma.errors import MelismaWarning, SettingError
 
 WIDTH, MARGIN, LETTER_WIDTH = 960, 24, 6.4  # pixels, of a picture and of a letter in it
 RED, INK, GREY, PALE, BAND = "#c92a2a", "#1f2933", "#6b7785", "#d5dae0", "#f5f7f9"
@@ -98,7 +98,9 @@ class Picture:
         return self.svg
 
     def save(self, path: Path | str) -> Path:
-        """Write it to a file, atomically, and return the path."""
+        """Write it to a file whose name ends with .svg, atomically, and return the path."""
+        if Path(path).suffix.lower() != ".svg":
+            raise SettingError(f"picture is {path}; expected a name that ends with .svg")
         return write_atomic(path, self.svg)
 
 

@@ -31,6 +31,11 @@ class UsageRates:
         sizes = _size(lambda: task.model_bytes), _size(lambda: task.shard_bytes)
         return cls(*sizes, event.rates)
 
+    @property
+    def has_prices(self) -> bool:
+        """Whether a learner has another price than the default of 1."""
+        return bool(self.rates.size and np.any(self.rates[RATES.index("price")] != 1.0))
+
     def transferred_bytes(self, work: Assignments) -> Floats:
         """Return the bytes that each assignment downloads and uploads."""
         transfers = 1.0 + ~np.isnan(work.arrived_s)

@@ -143,8 +143,7 @@ def prepare(
     """Read the files and check all settings; `SettingError` names the file."""
     file = task if isinstance(task, str | Path) else None
     fleet = _load_fleet(fleet, options)
-    with naming_task_file(file):
-        task = _override(resolve_task(task), options, file)
+    task = _override(resolve_task(task), options, file)
     faults = find_faults(options.faults, task, fleet, file)
     with naming_task_file(file):
         prepared = _prepare(task, file, fleet, objects)
@@ -164,8 +163,11 @@ def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
 
 
 def _override(task: Task, options: SimulationOptions, file: str | Path | None) -> Task:
-    """Return the task with the settings of `options`."""
-    task = with_scheme(options.settings.apply(task).with_total(), options.scheme, file)
+    """Return the task with the settings of `options`; errors about these do not name the file."""
+    task = options.settings.apply(task)
+    with naming_task_file(file):
+        task = task.with_total()
+    task = with_scheme(task, options.scheme, file)
     work = None if options.work is None else SimulationSettings(work=options.work)
     changes = {"seed": options.seed, "simulation": work}
     return msgspec.structs.replace(task, **{k: v for k, v in changes.items() if v is not None})

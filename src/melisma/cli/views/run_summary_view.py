@@ -89,8 +89,8 @@ def _name_left(cause: str, names: list[str]) -> str:
 def _usage_titles(report: Report) -> dict[str, str]:
     """Return the titles of the usage that the fleet gives rates for, with their figures."""
     totals = report.learners
-    has_energy, has_prices = np.any(totals.joules > 0), np.any(totals.cost != totals.shards)
-    is_known = {"energy J": ("joules", has_energy), "cost": ("cost", has_prices)}
+    has_energy = np.any(totals.joules > 0)
+    is_known = {"energy J": ("joules", has_energy), "cost": ("cost", report.has_prices)}
     return {
         title: figure
         for title, (figure, shown) in is_known.items()

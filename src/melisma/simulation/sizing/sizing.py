@@ -17,8 +17,9 @@ from melisma.allocation.schemes import with_scheme
 from melisma.errors import SettingError
 from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.task import SimulationSettings, Task, naming_task_file, read_task
-from melisma.learning.loaded_task import add_task_path
+from melisma.fleet.task import SimulationSettings, Task, naming_task_file, resolve_task
+from melisma.learning.given_objects import NO_OBJECTS, GivenObjects
+from melisma.learning.loaded_task import add_task_path, load_task
 from melisma.runs.report import Report
 from melisma.simulation.forecast import is_random
 from melisma.simulation.simulation import ComputeLevel, prepare, run
@@ -118,6 +119,8 @@ def size(  # noqa: PLR0913 - each is a setting of its own
     fleet: Fleet | str | Path,
     find: Find,
     *,
+    model: Any = None,
+    data: Any = None,
     within_s: float,
     visits: float | None = None,
     accuracy: float | None = None,
@@ -132,8 +135,9 @@ def size(  # noqa: PLR0913 - each is a setting of its own
 
     `find` is "deadline" (the least `deadline_s` of a cycle), "devices" (the fewest of a `kind`, up
     to `most`), "budget" (the smallest cost, with the cheapest devices) or "model" (the largest
-    factor). Runs train nothing unless the goal is an accuracy or `work` says so. `watch` is called
-    with each candidate that was tried.
+    factor). Runs train nothing unless the goal is an accuracy or `work` says so. `model` and
+    `data` are objects instead of those that the task names, as in `melisma.train`. `watch` is
+    called with each candidate that was tried.
     """
     check_arguments("size", ARGUMENT_TYPES, locals())
     if not callable(watch):
@@ -141,19 +145,24 @@ def size(  # noqa: PLR0913 - each is a setting of its own
     goal = SizeGoal(within_s, visits, accuracy)
     file = task if isinstance(task, str | Path) else None
     with naming_task_file(file):
-        read = read_task(task) if isinstance(task, str | Path) else task
+        read, objects = resolve_task(task), GivenObjects(model, data)
         level = work or ("timing" if accuracy is None else read.simulation.work)
         if accuracy is not None and work is None and level == "timing":
             level = "batched"
         goal.check_level(level)
         read = _with_absolute_start(read, file)
         add_task_path(read, file)
-        read = msgspec.structs.replace(
-            with_scheme(read, scheme, file), simulation=SimulationSettings(work=level)
-        )
+    read = with_scheme(read, scheme, file)
+    read = msgspec.structs.replace(read, simulation=SimulationSettings(work=level))
+    with naming_task_file(file):
+        if objects:
+            read = load_task(read, file, objects).task
+        read.check_names()
     question = ask(find, read, fleet, goal, kind, most)
     with naming_task_file(file):
         trials = _Trials(question, goal, read, watch)
+        # Timing needs only the sizes, which are those of the candidate.
+        trials.objects = objects if level != "timing" else NO_OBJECTS
         trials.choose_seeds(seeds)
         result = find_first(len(question.values), trials.holds)
     index = result.index
@@ -197,6 +206,7 @@ class _Trials:
         self._question, self._goal, self._task = question, goal, task
         self._watch = watch
         self.seeds: tuple[int, ...] = (task.seed,)
+        self.objects = NO_OBJECTS
         self.tried: dict[int, Candidate] = {}
 
     def choose_seeds(self, count: int) -> None:
@@ -241,7 +251,7 @@ class _Trials:
     def _simulate(self, value: float, seed: int) -> Report:
         task = self._goal.fill_time(self._question.task_for(self._task, value))
         task = msgspec.structs.replace(task, seed=seed)
-        prepared = prepare(task, self._question.fleet_for(value, seed))
+        prepared = prepare(task, self._question.fleet_for(value, seed), objects=self.objects)
         report = run(prepared)
         if report.outcome == "cancelled":
             raise KeyboardInterrupt
