@@ -225,6 +225,11 @@ def test_what_is_no_fleet_is_refused(find: Any) -> None:
         size(task(), cast("Any", 3), find, within_s=WITHIN_S, visits=1000)
 
 
+def test_what_is_no_task_is_refused(fleet: Path) -> None:
+    with pytest.raises(SettingError, match=r"task is 3 \(int\); expected a melisma.Task"):
+        size(cast("Any", 3), fleet, "deadline", within_s=WITHIN_S, visits=1000)
+
+
 def test_the_limit_of_the_search_is_not_presented_as_the_least_deadline(fleet: Path) -> None:
     found = size(task(), fleet, "deadline", within_s=600.0, visits=10.0)
     assert found.answer == 3.0
