@@ -352,3 +352,17 @@ def test_single_cycles_learners_and_updates_are_in_the_singular(folder: Path) ->
     out = simulate().stdout
     assert out.startswith("digits: dab, 1 learner, 1 cycle of 10 s, timing, seed 1\n")
     assert "; 1 of 1 update; " in out
+
+
+def test_energy_is_summed_by_group_and_listed_by_learner_in_json(folder: Path) -> None:
+    phones = 'name = "phone"\ncount = 30\nsamples_per_s = 300\nbandwidth_bps = 20e6\n'
+    energy = "energy = { sample_j = 0.1 }\n"
+    (folder / "fleet.toml").write_text(f"{FLEET}[[fleet.group]]\n{phones}{energy}")
+    lines = [line.split() for line in simulate("--show", "1").stdout.splitlines()]
+    groups = {line[0]: line for line in lines if line[:1] in (["phone"], ["hare"])}
+    assert groups["phone"][1] == "30"
+    report = json.loads(simulate("--json").stdout)
+    joules = sum(total["joules"] for total in report["learners"] if "phone" in total["name"])
+    assert groups["phone"][4] == f"{joules:,.1f}"
+    assert groups["hare"][1] == "1"
+    assert not [line for line in lines if line[:1] == ["phone-01"]]
