@@ -1,7 +1,6 @@
 """`melisma init`: write TASK.toml and FLEET.toml from a few answers, or from none."""
 
 import sys
-import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -9,8 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
-import msgspec
-import numpy as np
 
 from melisma.atomic import write_atomic
 from melisma.cli import starter_files
@@ -25,15 +22,12 @@ from melisma.cli.starter_files import (
     parse_time,
 )
 from melisma.errors import SettingError, suggest
-from melisma.fleet.files.fleet_builder import CORE_OPS_PER_S
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.run_time import TIME_OF_TASK, RunTime
 from melisma.fleet.sizes import MODELS
 from melisma.fleet.task import Task
-from melisma.learning.batches import batches_of
-from melisma.learning.data.datasets import CATALOG, Split
-from melisma.learning.loaded_task import LoadedTask, load_task
-from melisma.learning.trainer_factory import one_thread
+from melisma.learning.data.datasets import CATALOG
+from melisma.learning.loaded_task import load_task
 from melisma.user_code import is_import_path
 
 TASK_FILE, FLEET_FILE = "TASK.toml", "FLEET.toml"
@@ -208,7 +202,7 @@ def _write_files(
     module = _starter_module(folder, subject)
     if module is not None:
         write_atomic(module, _module_text(subject))
-    subject = _with_sizes(subject, task, task_path)
+    subject = _check_subject(subject, task, task_path)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(task_path, starter_files.render_task(subject, run_time))
     write_atomic(fleet_path, starter_files.render_fleet(counts))
@@ -231,34 +225,15 @@ def _module_text(subject: Subject) -> str:
     return starter_files.MODULE_TEXT.format(net=net, load=load)
 
 
-def _with_sizes(subject: Subject, task: Task, path: Path) -> Subject:
-    """Measure model and data of the user; built-in ones have known sizes."""
+def _check_subject(subject: Subject, task: Task, path: Path) -> Subject:
+    """Load model and data of the user, and return a shard size that fits; others are known."""
     if not (is_import_path(subject.model) or is_import_path(subject.data)):
         task.check_sizes()
         return subject
     # Output of the user's modules must not mix with the result.
     with redirect_stdout(sys.stderr):
         loaded = load_task(task, path)
-        ops = float(f"{_measure_sample_ops(loaded):.3g}")
-    return replace(
-        subject,
-        shard_samples=min(subject.shard_samples, loaded.task.samples),
-        sizes=msgspec.structs.replace(loaded.task.sizes, sample_ops=ops),
-    )
-
-
-def _measure_sample_ops(loaded: LoadedTask) -> float:
-    """Return the operations that one core could do while it trains one sample once."""
-    train, rng = loaded.data.train, np.random.default_rng(0)
-    timed = Split(train.samples[:TIMED_SAMPLES], train.labels[:TIMED_SAMPLES])
-    with one_thread():
-        # The first training is slower, as it loads what the framework needs.
-        for _ in range(2):
-            began = time.process_time()
-            batches = batches_of(timed, 1, loaded.task.batch, rng)
-            loaded.trainer.train(loaded.trainer.initial(), batches, rng)
-            seconds = time.process_time() - began
-    return max(seconds, 1e-6) / len(timed) * CORE_OPS_PER_S
+    return replace(subject, shard_samples=min(subject.shard_samples, loaded.task.samples))
 
 
 def _print_next(files: list[Path], *, as_json: bool) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from melisma.errors import SettingError, suggest
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.run_time import RunTime
-from melisma.fleet.task import TaskSizes
 
 DEFAULT_DEVICES = "raspberry-pi-3a, raspberry-pi-4, phone, jetson-nano"
 DEVICE = re.compile(r"(?:(\d+) *x? +)?([\w-]+)")
@@ -24,7 +23,6 @@ class Subject:
     data: str
     shard_samples: int = 100
     total_s: float = 600.0
-    sizes: TaskSizes | None = None
 
 
 # By data set; each model fits its data.
@@ -75,7 +73,6 @@ def render_task(subject: Subject, time: RunTime) -> str:
         data=json.dumps(subject.data),
         shard_samples=subject.shard_samples,
         time=_time_lines(time),
-        sizes=_sizes_table(subject.sizes),
     )
 
 
@@ -88,17 +85,6 @@ def _time_lines(time: RunTime) -> str:
         else f"total_s = {time.total_s or 0.0:.12g}"
     )
     return TOTAL_TEXT.format(given=given)
-
-
-def _sizes_table(sizes: TaskSizes | None) -> str:
-    if sizes is None:
-        return ""
-    return SIZES_TEXT.format(
-        samples=sizes.samples,
-        sample_bytes=sizes.sample_bytes,
-        model_bytes=sizes.model_bytes,
-        sample_ops=sizes.sample_ops,
-    )
 
 
 def render_fleet(counts: dict[str, int]) -> str:
@@ -153,7 +139,7 @@ optimizer = {{ name = "sgd", lr = 0.1 }}
 
 # The seed of the initial model and of every random choice.
 seed = 1
-{sizes}"""
+"""
 
 TOTAL_TEXT = """\
 # When the whole run ends: total_s in seconds from its start, or finish_by = "23:00". The number and
@@ -168,17 +154,6 @@ deadline_s = {deadline_s:.12g}
 
 # The number of cycles.
 cycles = 10
-"""
-
-SIZES_TEXT = """
-# Sizes for `melisma plan` and `melisma simulate`, measured from model and data when this file was
-# written; sample_ops are the operations that one core of this machine could do while it trains one
-# sample. Live runs measure all of them anew.
-[task.sizes]
-samples = {samples}
-sample_bytes = {sample_bytes}
-model_bytes = {model_bytes}
-sample_ops = {sample_ops:.12g}
 """
 
 FLEET_TEXT = """\

@@ -113,6 +113,9 @@ class LearnerChild:
 
 def _start(module: str, log: Path, core_count: int) -> "subprocess.Popen[bytes]":
     threads = dict.fromkeys(THREAD_VARIABLES, str(core_count))
+    if log.is_file() and log.stat().st_size:
+        # The messages of a process that failed stay until the next one fails.
+        log.replace(log.with_suffix(f"{log.suffix}.1"))
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         return subprocess.Popen(

@@ -84,7 +84,8 @@ class Registry:
             known = self.find(fingerprint)
             if known is not None and known.revoked_at is not None:
                 raise RefusedError(
-                    f"the identity of {known.name} was revoked: use melisma join --new-identity"
+                    f"the identity of {known.name} was revoked: use melisma join STRING "
+                    "--new-identity"
                 )
             if known is None and len(self._by_fingerprint) >= MAX_ENROLLED:
                 raise RefusedError(
