@@ -82,6 +82,12 @@ def test_a_run_with_faults_ends_in_time(seed: int) -> None:
     assert report.ended_s <= 60.0
 
 
+def test_the_last_cycle_closes_without_the_quorum_if_the_run_has_to_end() -> None:
+    report = run(45.0, "partition 0,1,2 at 14 for 13; partition 0,1 at 40 for 9")
+    assert report.ended_s <= 45.0
+    assert 0 < report.cycles[-1].counts["counted"] < 3
+
+
 def test_learners_that_are_all_gone_do_not_delay_the_end() -> None:
     report = run(60.0, "crash 0 at 20; crash 1 at 20; crash 2 at 20")
     assert report.ended_s <= 60.0

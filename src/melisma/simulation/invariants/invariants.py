@@ -2,7 +2,7 @@
 
 - Shards: `shard_invariants`. Updates: `update_invariants`.
 - Time: it never goes back, no cycle outlasts its deadline and the predicted tail, and none closes
-  with open work before its deadline, or after it without the quorum.
+  with open work before its deadline, or after it without the quorum, unless the run has to end.
 - Trace: replaying it gives the same commands, and its report has the same updates and weights.
 """
 
@@ -39,7 +39,7 @@ class Invariants:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._now_s = -np.inf
-        self._limit_s = self._deadline_at_s = np.inf
+        self._limit_s = self._deadline_at_s = self._ends_s = np.inf
         self._records = AssignmentRecords()
         self._finished = False
         # Set by the first event, `TaskSubmitted`.
@@ -75,6 +75,7 @@ class Invariants:
     def on_submitted(self, event: events.TaskSubmitted) -> None:
         """Record the rules of the task and the shards of the orchestrator."""
         self._task = event.task
+        self._ends_s = np.inf if event.ends_s is None else event.ends_s
         self._shards = ShardInvariants(event.task, event.shard_samples, self._records)
         self._updates = UpdateInvariants(event.task, self._records)
 
@@ -177,7 +178,7 @@ class Invariants:
         """Check that the cycle may close, if work is still open."""
         records = self._records.open.values()
         awaited = sum(record.all_samples for record in records if not record.closed)
-        if not awaited or self._now_s >= self._limit_s - ROUNDING_S:
+        if not awaited or self._now_s >= min(self._limit_s, self._ends_s) - ROUNDING_S:
             return
         expect(self._now_s >= self._deadline_at_s - ROUNDING_S, "closed before the deadline")
         received = sum(record.all_samples for record in records if record.visits)
