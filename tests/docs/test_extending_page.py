@@ -1,6 +1,7 @@
 """docs/extending.md shows the code of examples/extending, which runs live as well."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ def test_the_page_shows_the_functions_of_the_example() -> None:
 
 def test_the_trainer_of_the_example_follows_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)
+    # Another test may have imported a module of this name.
+    monkeypatch.delitem(sys.modules, "own", raising=False)
     check_trainer(trainer_for(read_task(FILES[0])), load_dataset("own:load", {}).train)
 
 

@@ -599,13 +599,13 @@ def test_restore_returns_the_state_of_the_server_optimiser() -> None:
 def test_the_mean_as_a_function_of_the_user_gives_the_mean(
     settings: dict[str, Any], place: Path
 ) -> None:
-    (place / "own.py").write_text(
+    (place / "own_mean.py").write_text(
         "import numpy as np\n"
         "def mean(updates, weights):\n"
         "    return {n: np.average(a, axis=0, weights=weights) for n, a in updates.items()}\n"
     )
     mean = train(make_simulation(**settings))
-    own = train(make_simulation(aggregation="own:mean", **settings))
+    own = train(make_simulation(aggregation="own_mean:mean", **settings))
     for name, array in mean.items():
         np.testing.assert_allclose(own[name], array, rtol=1e-5, atol=1e-7)
 
