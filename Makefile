@@ -12,7 +12,7 @@ apt = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); fi
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all check bench fault-search docs clean system
+.PHONY: help install run test test-all check bench fault-search soak docs clean system
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -53,6 +53,9 @@ bench: $(DEV)  ## Measure; ARGS goes to the benchmarks
 
 fault-search: $(DEV)  ## Check ten thousand random fault schedules; ARGS may be another number
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.simulation.fault_search $(ARGS)
+
+soak: $(DEV)  ## Check 10,000 schedules, 200 kills and 50 power cuts; ARGS may be other numbers
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.live.soak $(ARGS)
 
 docs: $(DEV)  ## Build the HTML pages into build/docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs

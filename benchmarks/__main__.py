@@ -18,6 +18,7 @@ MODULES = {
     "med": "allocation.med",
     "live": "live.live",
     "guard": "live.guard",
+    "durability": "live.durability",
     "simulation": "simulation.simulation",
     "non_iid": "learning.non_iid",
     "decentralised": "peer.decentralised",

@@ -1,10 +1,11 @@
 import os
 from pathlib import Path
+from stat import S_ISDIR
 from threading import Thread
 
 import pytest
 
-from melisma.atomic import write_atomic
+from melisma.atomic import make_durable_folder, write_atomic
 from melisma.runs.svg import Picture
 
 OLD, NEW = b"old content", b"new content"
@@ -46,12 +47,26 @@ def test_content_is_on_disk_before_it_gets_its_name(
     seen = []
 
     def sync(number: int) -> None:
-        seen.append((os.fstat(number).st_size, file.read_bytes()))
+        seen.append((S_ISDIR(os.fstat(number).st_mode), file.read_bytes()))
 
     monkeypatch.setattr("os.fsync", sync)
     write_atomic(file, NEW)
-    assert seen == [(len(NEW), OLD)]
+    assert seen == [(False, OLD), (True, NEW)]
     assert file.read_bytes() == NEW
+
+
+def test_the_name_of_each_new_folder_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = set()
+    monkeypatch.setattr("os.fsync", lambda number: synced.add(os.fstat(number).st_ino))
+    folder = make_durable_folder(tmp_path / "new" / "below")
+    assert synced == {path.stat().st_ino for path in (tmp_path, tmp_path / "new")}
+    synced.clear()
+    assert make_durable_folder(folder) == folder
+    assert synced == set()
+    write_atomic(folder / "further" / "file", NEW)
+    assert folder.stat().st_ino in synced
 
 
 def test_threads_that_write_one_file_leave_the_content_of_one_of_them(file: Path) -> None:

@@ -10,7 +10,7 @@ from melisma import cli
 from melisma.allocation.schemes import get_scheme
 from melisma.errors import MAX_LISTED_WORDS, InfeasibleError, SettingError, suggest
 from melisma.fleet.files.fleet_builder import read_fleet
-from melisma.fleet.task import read_sized_task, read_task
+from melisma.fleet.files.task_file import read_sized_task, read_task
 from melisma.learning.data.datasets import load_dataset
 from melisma.peer.topologies import topology_for
 from melisma.simulation.simulation import SimulationOptions

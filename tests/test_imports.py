@@ -14,6 +14,7 @@ LAYERS = (
     ("cli",),
     ("live", "simulation", "testing"),
     ("runs",),
+    ("service",),
     ("cycle", "peer"),
     ("allocation", "learning"),
     ("fleet",),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "melisma"
 
-# The two state machines are deliberately parallel: events or messages in, commands out.
-PARALLEL_MODULES = {"commands"}
-PARALLEL_CLASSES = {"Command", "Finish", "Wake"}
+# The state machines are deliberately parallel: events or messages in, commands out.
+PARALLEL_MODULES = {"commands", "events"}
+PARALLEL_CLASSES = {"Command", "Event", "Finish", "TimeReached", "Wake"}
 
 
 def modules() -> Iterator[str]:

@@ -13,10 +13,10 @@ from melisma.learning.aggregation import UpdateSpool
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardCache, ShardFolder
 from melisma.learning.parameters import Layout
-from melisma.live.orchestrator.run_store import RunStore
 from melisma.private_files import make_private_folder, open_private, write_private
 from melisma.runs.folder import create_run_folder
 from melisma.runs.svg import Picture, save_picture
+from tests.live.orchestrator.stored_run import begin_cycle, make_store
 
 
 @pytest.fixture(autouse=True)
@@ -56,11 +56,10 @@ def test_a_run_folder_and_everything_in_it_are_private(tmp_path: Path) -> None:
     data = Split(np.zeros((4, 2)), np.zeros(4))
     layout = Layout.from_arrays(arrays)
     shards = ShardFolder(folder / "shards", data, [np.arange(4)])
-    store = RunStore(folder, layout, shards)
-    store.save_initial(arrays)
-    store.begin_cycle(1)
+    store = make_store(folder, arrays, shards=shards)
+    begin_cycle(store, 1)
     store.spool((0, 1, 1), arrays)
-    UpdateSpool(folder / "others", layout).add(1, arrays)
+    UpdateSpool(folder / "others", layout).add("1", arrays)
     save_picture(lambda: Picture("<svg/>"), folder / "picture.svg")
     cache = ShardCache(folder / "cache", 10**6)
     cache.append(shards.shards[0].sha256, b"part")

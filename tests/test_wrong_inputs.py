@@ -58,6 +58,9 @@ def local_model() -> type[nn.Module]:
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "resume, a folder": (lambda: melisma.resume(None), "resume: folder: None; expected text"),  # type: ignore[arg-type]
+    "resume, a start": (lambda: melisma.resume("x", start=5), "start: 5; expected text"),  # type: ignore[arg-type]
+    "resume, a say": (lambda: melisma.resume("x", say=5), "say is 5 (int); expected a function"),  # type: ignore[arg-type]
     "unknown key": (lambda: task(pases=2), "Task: unknown key pases; did you mean passes?"),
     "unnamed": (lambda: Task("a"), "Task: 'a' has no name; name each setting"),  # type: ignore[call-arg]
     "text for seconds": (lambda: task(deadline_s="1"), "deadline_s: '1'; expected a number"),

@@ -1,9 +1,10 @@
 """A Flower app, copied into a folder to be deployed.
 
 Its run configuration selects the task: nothing to train, TwoNN on MNIST, or a small convolutional
-network on CIFAR-10. After every round the server appends a line of JSON to a file, with the time
-and the accuracy. FedAvg is evaluated on the server only; each client reads its samples from disk,
-and appends a line with the beginning and the end of its training if `clients` names a file.
+network on CIFAR-10. After every round the server appends a line of JSON to a file, with the
+time, the samples of its updates and the accuracy. FedAvg is evaluated on the server only; each
+client reads its samples from disk, and appends a line with the beginning and the end of its
+training if `clients` names a file.
 """
 
 import json
@@ -48,6 +49,17 @@ def _train(arrays: list[Any], config: Any, number: int) -> tuple[list[Any], int]
     return trained
 
 
+class CountedFedAvg(FedAvg):  # type: ignore[misc]
+    """FedAvg that counts the samples of the updates of a round."""
+
+    samples = 0
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        received = [reply for reply in replies if reply.has_content()]
+        self.samples = sum(int(each.content["metrics"]["num-examples"]) for each in received)
+        return super().aggregate_train(server_round, received)
+
+
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     config, learners = context.run_config, context.run_config["learners"]
@@ -56,11 +68,15 @@ def main(grid: Grid, context: Context) -> None:
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         accuracy = _accuracy(arrays, config)
         with results.open("a") as file:
-            line = {"round": number, "at": time.time(), "accuracy": accuracy}
+            counts = {"round": number, "samples": strategy.samples}
+            line = {**counts, "at": time.time(), "accuracy": accuracy}
             file.write(json.dumps(line) + "\n")
         return MetricRecord({"accuracy": accuracy})
 
-    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=learners, min_available_nodes=learners)
+    least = config.get("least-nodes", learners)
+    strategy = CountedFedAvg(
+        fraction_evaluate=0.0, min_train_nodes=least, min_available_nodes=least
+    )
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(_initial(config)),

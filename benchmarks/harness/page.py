@@ -14,7 +14,7 @@ from benchmarks.axon import http_stack, rpc
 from benchmarks.harness import machine, table, targets
 from benchmarks.harness.parts import Benchmark
 from benchmarks.learning import non_iid
-from benchmarks.live import deadline, guard, live
+from benchmarks.live import deadline, durability, goodput_picture, guard, live
 from benchmarks.peer import decentralised
 from benchmarks.simulation import simulation
 
@@ -54,6 +54,7 @@ def main() -> None:
     _write_live()
     _write_parts(simulation.BENCHMARK, "simulation")
     _write_parts(guard.BENCHMARK, "cycle")
+    _write_durability()
     _write_parts(non_iid.BENCHMARK, "learning")
     _write_parts(decentralised.BENCHMARK, "peer")
 
@@ -81,6 +82,14 @@ def _write_live() -> None:
         learners = results["parts"]["deadline"]["learners"]
         learner_table = table.render(deadline.LEARNER_COLUMNS, learners)
         (folder / "learners.md").write_text(learner_table + "\n")
+
+
+def _write_durability() -> None:
+    if not (RESULTS / "durability.json").exists():
+        return
+    _write_parts(durability.BENCHMARK, "live")
+    parts = json.loads((RESULTS / "durability.json").read_text())["parts"]
+    (DOCS / "live" / "figures" / "goodput.svg").write_text(goodput_picture.picture(parts))
 
 
 def _write_parts(benchmark: Benchmark, part: str) -> None:

@@ -47,7 +47,7 @@ def _measure_layout(
     layout, weights = Layout.from_arrays(updates[0]), [1.0 / UPDATES] * UPDATES
     spool = UpdateSpool(folder, layout)
     pairs = enumerate(zip(weights, updates, strict=True))
-    spooled = [SpooledUpdate(k, w, spool.add(k, u)) for k, (w, u) in pairs]
+    spooled = [SpooledUpdate(k, w, spool.add(str(k), u)) for k, (w, u) in pairs]
     mapped = [_map_update(layout, each) for each in spooled]
     ways: dict[str, Callable[[], object]] = {
         "melisma": lambda: weighted_mean(layout, spooled),

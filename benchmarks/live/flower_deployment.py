@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
@@ -49,16 +49,38 @@ clientapp = "flower_app:client"
 """
 
 
-@dataclass(frozen=True)
+@dataclass
 class Deployment:
     """A SuperLink with its SuperNodes, on which an app can run."""
 
     folder: Path
+    port: int
+    stack: ExitStack
     began_at: float
-    nodes_began_at: float
-    up_at: float
-    superlink: Process
-    supernodes: tuple[Process, ...]
+    nodes_began_at: float = 0.0
+    up_at: float = 0.0
+    supernodes: list[Process] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.superlink = self.start_superlink()
+
+    def start_superlink(self) -> Process:
+        """Start a SuperLink, in place of an earlier one."""
+        link = ["flower-superlink", "--insecure", "--disable-runtime-dependency-installation"]
+        command = [*link, "--port", str(self.port)]
+        self.superlink = self.stack.enter_context(_start(self.folder, command))
+        return self.superlink
+
+    def start_supernodes(self, count: int) -> None:
+        """Start SuperNodes."""
+        commands = [_node(number, count, self.port) for number in range(count)]
+        for command in commands:
+            self.supernodes.append(self.stack.enter_context(_start(self.folder, command)))
+
+    def start_supernode(self, number: int) -> None:
+        """Start a SuperNode in place of an earlier one."""
+        command = _node(number, len(self.supernodes), self.port)
+        self.supernodes[number] = self.stack.enter_context(_start(self.folder, command))
 
     def processes(self) -> int:
         """Return the number of live processes of the first SuperNode."""
@@ -113,17 +135,13 @@ def deploy(learners: int, limit_s: float = 60.0) -> Iterator[Deployment]:
             f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         )
         environments.python(REQUIREMENTS)
-        began_at = time.time()
-        link = ["flower-superlink", "--insecure", "--disable-runtime-dependency-installation"]
-        superlink = stack.enter_context(_start(folder, [*link, "--port", str(port)]))
-        processes.wait_for_port(port, superlink, limit_s)
-        nodes_began_at = time.time()
-        nodes = [
-            stack.enter_context(_start(folder, _node(number, learners, port)))
-            for number in range(learners)
-        ]
+        deployment = Deployment(folder, port, stack, time.time())
+        processes.wait_for_port(port, deployment.superlink, limit_s)
+        deployment.nodes_began_at = time.time()
+        deployment.start_supernodes(learners)
         _wait_until_online(folder, learners, limit_s)
-        yield Deployment(folder, began_at, nodes_began_at, time.time(), superlink, tuple(nodes))
+        deployment.up_at = time.time()
+        yield deployment
 
 
 def _node(number: int, learners: int, port: int) -> list[str]:

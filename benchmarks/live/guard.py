@@ -68,7 +68,7 @@ def _measure_cost(folder: Path, count: int, floats: int) -> dict[str, float]:
     ]
     layout = Layout.from_arrays(start)
     spool = UpdateSpool(folder, layout)
-    paths = [spool.add(number, update) for number, update in enumerate(updates)]
+    paths = [spool.add(str(number), update) for number, update in enumerate(updates)]
     spooled = [SpooledUpdate(k, 1.0, paths[k % len(paths)]) for k in range(count)]
 
     def arrive() -> UpdateChanges:

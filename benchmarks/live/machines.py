@@ -17,6 +17,8 @@ from typing import Any
 
 from benchmarks.harness import processes
 from benchmarks.live.capacity import MELISMA, PUNCTUAL, lateness, percent, punctuality
+from melisma.runs.journal import read_steps
+from melisma.runs.trace import encode_step
 from tests.live.fleet_lab import FleetLab, Process
 from tests.live.network_lab import NetworkLab, network_lab
 
@@ -89,7 +91,7 @@ class Machines:
         """Wait until the learners of a cycle have their assignments; return the instant."""
         sign, give_up_at = f'"cycle":{cycle},', time.monotonic() + limit_s
         while time.monotonic() < give_up_at:
-            lines = self.trace.read_text().splitlines() if self.trace.exists() else []
+            lines = [encode_step(step).decode() for step in read_steps(self.trace.parent)]
             if any('"Dispatch"' in line and sign in line for line in lines):
                 return time.monotonic()
             if self.orchestrator.ended:

@@ -2,7 +2,8 @@
 
 The job has a `task` with its keys, and a `fleet`: a file, or a number of learners with the speed of
 one core of this machine on links without delay. A `kill` names a learner by number, a cycle, and
-the seconds from the dispatch of that cycle to the SIGKILL of the learner's process.
+the seconds from the dispatch of that cycle to the SIGKILL of the learner's process. Without its
+`journal`, a run keeps its steps in memory alone.
 """
 
 import json
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -31,11 +33,16 @@ class Kill(NamedTuple):
 
 
 def run(
-    task: Mapping[str, Any], fleet: int | Path, limit_s: float, kill: Kill | None = None
+    task: Mapping[str, Any],
+    fleet: int | Path,
+    limit_s: float,
+    kill: Kill | None = None,
+    *,
+    journal: bool = True,
 ) -> dict[str, Any]:
     """Train in a new process; `began_at` is the time of its start."""
     source = fleet if isinstance(fleet, int) else str(fleet)
-    job = {"task": dict(task), "fleet": source, "kill": kill}
+    job = {"task": dict(task), "fleet": source, "kill": kill, "journal": journal}
     began_at = time.time()
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.live.melisma_run"],
@@ -57,9 +64,13 @@ def run(
 
 def main() -> None:
     """Run the job on standard input and print the result."""
+    from benchmarks.live.unrecorded_journal import without_journal
+
     job = json.load(sys.stdin)
     with TemporaryDirectory(prefix="benchmark-melisma-") as name:
-        print(json.dumps(_train(job, Path(name))))
+        with nullcontext() if job["journal"] else without_journal():
+            result = _train(job, Path(name))
+        print(json.dumps(result))
 
 
 def _train(job: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Run ten thousand random fault schedules over schemes, both modes, several fleets and rules.
 
 Half of the schedules follow the default rules within a cycle, the others the rules of the papers or
-a mixture; some have few shards, some many, and some devices are noisy. The files of all variants
-are written to `build/fault-search`. Each schedule is drawn from its seed, and the invariants are
-checked after each step of each run. A violation is printed as the command that runs it again, and
-counted in the table of the docs.
+a mixture; some have few shards, some many, and some devices are noisy. Most of them stop the
+orchestrator up to four times, by a crash or a power cut, and many damage or fill its disk. The
+files of all variants are written to `build/fault-search`. Each schedule is drawn from its seed, and
+the invariants are checked after each step of each run. A violation, of safety or of liveness, is
+printed as the command that runs it again, and counted in the table of the docs.
 """
 
 import json
@@ -12,19 +13,21 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 from melisma.atomic import write_atomic
+from melisma.errors import DataError
 from melisma.fleet.task import PAPER_RULES
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
-from melisma.simulation.fault_search import replay_command, search_faults
-from melisma.simulation.scenario import Scenario, with_random_faults
+from melisma.simulation.fault_search import HAS_APSW, Law, replay_command, search_faults
+from melisma.simulation.scenario import Scenario, with_mixed_faults
 from melisma.simulation.simulation import SimulationOptions, prepare
 
 FOLDER = Path("examples/faults")
@@ -52,6 +55,7 @@ SCHEDULES = 10_000
 STATUSES = ("counted", "carried", "late", "left", "dropped", "refused")
 VARIANT_COUNT = 10
 STATUS_EVERY = 12
+PROGRESS_EVERY = 20  # cells
 
 
 class Cell(NamedTuple):
@@ -64,14 +68,24 @@ class Cell(NamedTuple):
     seeds: range
 
 
+class Found(NamedTuple):
+    """A violation, and the command that runs it again."""
+
+    law: Law
+    violation: str
+    command: str
+
+
 class CellResult(NamedTuple):
-    """The violations of a cell as commands, and the status of its assignments."""
+    """The violations of a cell; of some runs the status of assignments, and the restarts."""
 
     mode: str
     scheme: str
     schedules: int
-    violations: tuple[str, ...]
+    violations: tuple[Found, ...]
     statuses: Counter[str]
+    sampled: int
+    restarts: int
 
 
 def write_variant(mode: str, number: int) -> tuple[Path, Path]:
@@ -98,50 +112,70 @@ def search(cell: Cell) -> CellResult:
         lambda seed: prepare(*files, replace(options, seed=seed)).scenario, cell.seeds
     )
     violations = tuple(
-        f"{each.violation}: {replay_command(files, options, each)}" for each in failures if each
+        Found(each.law, each.violation, replay_command(files, options, each))
+        for each in failures
+        if each
     )
-    statuses: Counter[str] = Counter()
+    statuses, sampled, restarts = Counter[str](), 0, 0
     for seed in cell.seeds[::STATUS_EVERY]:
-        statuses += _count_statuses(prepare(*files, replace(options, seed=seed)).scenario, seed)
-    return CellResult(cell.mode, cell.scheme, len(cell.seeds), violations, statuses)
+        report = _run(prepare(*files, replace(options, seed=seed)).scenario, seed)
+        sampled, restarts = sampled + 1, restarts + report.restarts
+        statuses += Counter(each.status for cycle in report.cycles for each in cycle.assignments)
+    schedules = len(cell.seeds)
+    return CellResult(cell.mode, cell.scheme, schedules, violations, statuses, sampled, restarts)
 
 
-def _count_statuses(scenario: Scenario, seed: int) -> Counter[str]:
-    """Count the status of assignments, which shows that faults have an effect."""
+def _run(scenario: Scenario, seed: int) -> Report:
+    """Run a schedule; its report shows that faults have an effect."""
     steps: list[Step] = []
-    Driver(with_random_faults(scenario, seed), TimingOnly(), steps.append).run()
-    report = Report.from_trace(steps)
-    return Counter(each.status for cycle in report.cycles for each in cycle.assignments)
+    # A run whose journal is damaged ends there.
+    with suppress(DataError):
+        scenario = with_mixed_faults(scenario, seed, disk=HAS_APSW)
+        with closing(Driver(scenario, TimingOnly(), steps.append)) as driver:
+            driver.run()
+    return Report.from_trace(steps)
 
 
 def page(results: list[CellResult], seconds: float) -> str:
     """Return the table, with a row for each mode and scheme."""
     lines = [
-        f"| mode | scheme | schedules | violations | {' | '.join(STATUSES)} |",
-        f"|---|---|--:|--:|{'--:|' * len(STATUSES)}",
+        f"| mode | scheme | schedules | safety | liveness | restarts | {' | '.join(STATUSES)} |",
+        f"|---|---|--:|--:|--:|--:|{'--:|' * len(STATUSES)}",
     ]
     for mode, scheme in product(MODES, SCHEMES):
         rows = [each for each in results if (each.mode, each.scheme) == (mode, scheme)]
         statuses = sum((each.statuses for each in rows), Counter[str]())
         parts = [statuses[status] / max(statuses.total(), 1) for status in STATUSES]
         shown = " | ".join(f"{part:.1%}" for part in parts)
-        schedules, violations = (
-            sum(each.schedules for each in rows),
-            sum(len(each.violations) for each in rows),
-        )
-        lines.append(f"| {mode} | {scheme} | {schedules:,} | {violations} | {shown} |")
-    total, violations = (
-        sum(each.schedules for each in results),
-        sum(len(each.violations) for each in results),
+        schedules = sum(each.schedules for each in rows)
+        broken = _count_laws(rows)
+        restarts = sum(each.restarts for each in rows) / max(sum(each.sampled for each in rows), 1)
+        laws = f"{broken['safety']} | {broken['liveness']} | {restarts:.1f}"
+        lines.append(f"| {mode} | {scheme} | {schedules:,} | {laws} | {shown} |")
+    note = (
+        "Safety and liveness are violations; restarts for each run and the status of assignments "
+        "are from every twelfth schedule."
     )
-    took = f"{seconds / 60:.0f} min"
-    summary = f"{total:,} schedules of up to 12 faults in {took}; {violations} violations."
-    note = "The status of assignments is from every twelfth schedule."
-    return "\n".join([f"{summary} {note}", "", *lines, ""])
+    return "\n".join([f"{summary(results, seconds)}. {note}", "", *lines, ""])
+
+
+def summary(results: list[CellResult], seconds: float) -> str:
+    """Return one line: the schedules, the time and the violations."""
+    total, broken = sum(each.schedules for each in results), _count_laws(results)
+    return (
+        f"{total:,} schedules in {seconds / 60:.0f} min; "
+        f"{broken['safety']} violations of safety, {broken['liveness']} of liveness"
+    )
+
+
+def _count_laws(results: list[CellResult]) -> Counter[str]:
+    return Counter(found.law for each in results for found in each.violations)
 
 
 def main(schedules: int = SCHEDULES) -> int:
-    """Run the schedules, print violations, and write the table if all schedules ran."""
+    """Run the schedules, print progress and violations, and write the table if all ran."""
+    if not HAS_APSW:
+        sys.stderr.write("without the package apsw no faults of disks are drawn\n")
     cells = list(product(MODES, SCHEMES, LEARNERS, range(VARIANT_COUNT)))
     each = -(-schedules // len(cells))
     began, results = time.monotonic(), list[CellResult]()
@@ -149,12 +183,16 @@ def main(schedules: int = SCHEDULES) -> int:
         work = [Cell(*cell, range(n * each, (n + 1) * each)) for n, cell in enumerate(cells)]
         for result in pool.map(search, work):
             results.append(result)
-            sys.stdout.write("".join(f"{violation}\n" for violation in result.violations))
+            for found in result.violations:
+                sys.stdout.write(f"{found.law}: {found.violation}:\n  {found.command}\n")
+            sys.stdout.flush()
+            if len(results) % PROGRESS_EVERY == 0:
+                sys.stderr.write(f"{summary(results, time.monotonic() - began)}\n")
     text = page(results, time.monotonic() - began)
     if schedules == SCHEDULES:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
+    sys.stdout.write(f"{text}\n{summary(results, time.monotonic() - began)}\n")
     return 1 if any(result.violations for result in results) else 0
 
 

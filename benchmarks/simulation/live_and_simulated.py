@@ -24,7 +24,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from benchmarks.harness import processes
-from melisma.fleet.task import PAPER_RULES, read_task
+from melisma.fleet.files.task_file import read_task
+from melisma.fleet.task import PAPER_RULES
 from melisma.learning.trainer_factory import trainer_for
 
 DEADLINE_S, CYCLES, LIMIT_S = 6.15, 5, 300.0

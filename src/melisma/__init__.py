@@ -23,6 +23,7 @@ The layout::
     allocation/  how much each learner trains: problem -> plan, one scheme a file
     learning/    data, shards, models, trainers, benchmark, aggregation, metrics
     cycle/       the global update cycle as a state machine: events in, commands out
+    service/     several tasks that share a fleet, as a state machine: events in, commands out
     runs/        the record of a run: trace, folder, progress, report, pictures
     peer/        training without an orchestrator, as state machines: AET-SGD and its baselines
     live/        the wall clock: orchestrator, learners and peers as processes
@@ -51,6 +52,9 @@ __all__ = [
     "fleet",
     "orchestrate",
     "peer",
+    "plan",
+    "resume",
+    "resume_peers",
     "run_peers",
     "runs",
     "simulate",
@@ -69,12 +73,14 @@ if TYPE_CHECKING:
     from melisma.fleet.task import Task
     from melisma.learning.evaluation import evaluate
     from melisma.live.orchestration import orchestrate
-    from melisma.live.peer.local_group import run_peers
+    from melisma.live.peer.local_group import resume_peers, run_peers
+    from melisma.live.resuming import resume
     from melisma.live.training import train
     from melisma.runs.cycle_result import CycleResult
     from melisma.runs.report import Report
-    from melisma.simulation.comparison.comparison import compare
+    from melisma.simulation.comparison.scheme_runs import compare
     from melisma.simulation.peers.peer_simulation import simulate_peers
+    from melisma.simulation.plans.plan_request import plan
     from melisma.simulation.simulation import SimulationOptions, simulate
     from melisma.simulation.sizing.sizing import size
 else:
@@ -85,8 +91,11 @@ else:
         "SimulationOptions": "simulation.simulation",
         "Task": "fleet.task",
         "evaluate": "learning.evaluation",
-        "compare": "simulation.comparison.comparison",
+        "compare": "simulation.comparison.scheme_runs",
         "orchestrate": "live.orchestration",
+        "plan": "simulation.plans.plan_request",
+        "resume": "live.resuming",
+        "resume_peers": "live.peer.local_group",
         "run_peers": "live.peer.local_group",
         "simulate": "simulation.simulation",
         "simulate_peers": "simulation.peers.peer_simulation",

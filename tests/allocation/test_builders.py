@@ -19,10 +19,11 @@ from melisma.errors import SettingError
 from melisma.fleet.channel import Channel
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.files.fleet_builder import read_fleet
+from melisma.fleet.files.task_file import read_task
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.states import StateCosts
-from melisma.fleet.task import Task, read_task
+from melisma.fleet.task import Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

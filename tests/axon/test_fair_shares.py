@@ -15,7 +15,7 @@ import pytest
 from melisma import axon
 from melisma.errors import BusyError, SettingError, StorageError, TooLargeError
 from tests.axon.served_functions import RELEASED, RUNS, a_worker, wait_for_run
-from tests.axon.server.test_calls import connect, wait_until
+from tests.axon.server.calls.test_calls import connect, wait_until
 from tests.axon.test_faults import body_of, error_of, request
 
 SECRET = "sesame"

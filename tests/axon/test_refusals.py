@@ -6,7 +6,7 @@ import pytest
 
 from melisma import axon
 from melisma.errors import AxonError, MalformedError, RefusedError, RemoteError, UnauthorizedError
-from tests.axon.server.test_calls import connect
+from tests.axon.server.calls.test_calls import connect
 
 
 @pytest.mark.parametrize("kind", [RefusedError, UnauthorizedError, MalformedError])

@@ -49,7 +49,6 @@ def melisma_process(*arguments: str | Path, folder: Path | None = None) -> Resul
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
     )
     return Result(done.returncode, done.stdout, done.stderr)
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from melisma.cli import plan_report
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
 from melisma.simulation.forecast import Forecast, forecast
+from melisma.simulation.plans import plan_report
 
 FORECASTS: dict[Any, Forecast] = {}
 

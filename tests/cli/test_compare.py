@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 
 from melisma.cli.compare import command
 from melisma.errors import MelismaWarning, SettingError
-from melisma.simulation.comparison.comparison import ComparedRun, Comparison
+from melisma.simulation.comparison.compared_run import ComparedRun
+from melisma.simulation.comparison.comparison import Comparison
 from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import parse_faults
 from tests.cli.command_line import parse_json

@@ -9,8 +9,9 @@ import pytest
 from melisma.cli.starter_files import DEFAULT_DEVICES, SUBJECTS, parse_devices, parse_time
 from melisma.errors import SettingError
 from melisma.fleet.files.fleet_builder import read_fleet
+from melisma.fleet.files.task_file import read_sized_task, read_task
 from melisma.fleet.run_time import RunTime
-from melisma.fleet.task import TaskSizes, read_sized_task, read_task
+from melisma.fleet.task import TaskSizes
 from tests.cli.command_line import Result, melisma, melisma_process, parse_json
 
 
@@ -163,6 +164,7 @@ def test_json_lists_the_files_and_the_next_commands() -> None:
     result = parse_json(melisma("init", "new", "--yes", "--json").stdout)
     assert result["files"] == ["new/TASK.toml", "new/FLEET.toml"]
     assert "melisma run new/TASK.toml --fleet new/FLEET.toml" in result["next"]
+    assert "melisma orchestrate new/TASK.toml" in result["next"]
 
 
 @pytest.mark.usefixtures("folder")

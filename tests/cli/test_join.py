@@ -107,6 +107,7 @@ async def test_ctrl_c_leaves_the_run_and_ends_the_learner(tmp_path: Path, home: 
         "learner.log": 0o600,
         "orchestrators.json": 0o600,
         "orchestrators.json.lock": 0o600,
+        "spool": 0o700,
     }
 
 
@@ -280,8 +281,8 @@ def test_the_command_imports_no_framework_and_no_numpy() -> None:
 
 
 def test_text_of_the_orchestrator_is_escaped() -> None:
-    line = report_line(reports.Registered("r\x1b[2J", "a\nb", 5.0))
-    assert line == "registered for run r\\x1b[2J: task a b, 5 s a cycle"
+    line = report_line(reports.Registered("r\x1b[2J", "a\nb", "for 60 s"))
+    assert line == "registered for run r\\x1b[2J: task a b, for 60 s"
 
 
 @pytest.mark.parametrize(

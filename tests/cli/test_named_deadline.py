@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from melisma.allocation.schemes import get_scheme, with_scheme
-from melisma.cli.plan_report import build_plan_report
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
 from melisma.simulation import SimulationOptions, forecast
+from melisma.simulation.plans.plan_report import build_plan_report
 from melisma.simulation.simulation import prepare, run
 from tests.lanes import cases
 

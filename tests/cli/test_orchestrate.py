@@ -170,6 +170,9 @@ def test_python_has_the_options_of_the_command_line() -> None:
 
 def test_a_run_from_the_join_string_to_the_summary(work_folder: Path) -> None:
     with orchestrator(work_folder, "--learners", "1") as running:
+        running.stdout.wait_for(
+            r"^loading model tiny_task:Linear and data tiny_task:blobs\ntask blobs: "
+        )
         running.stdout.wait_for(r"on each device:\n")
         running.stdout.wait_for(r"the run begins when 1 learner is ready; Ctrl-C ends it\n")
         assert re.search(r"addresses: 127\.0\.0\.1:\d+\n", running.stdout.text)
@@ -268,14 +271,26 @@ def test_devices_are_listed_renamed_and_revoked() -> None:
     assert wrong.code == 2
     assert "kitchen" in wrong.stderr
     assert melisma("revoke", "kitchen").code == 0
-    assert "no device has joined yet" in melisma("learners").stdout
+    Registry().add(f"sha256:{'cd' * 32}", "kitchen", "192.0.2.8")
+    lines = melisma("learners").stdout.splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [
+        ["kitchen", "-", "192.0.2.8"],
+        ["kitchen", "revoked", "192.0.2.7"],
+    ]
+    (date,) = lines[3:]
+    assert re.fullmatch(r"kitchen, sha256:(ab){8}: revoked \d{4}-\d\d-\d\d \d\d:\d\d", date)
+    listed = json.loads(melisma("learners", "--json").stdout)
+    assert [(item["state"], item["revoked_at"] is None) for item in listed] == [
+        (None, True),
+        ("revoked", False),
+    ]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--learners", "0"), "--learners"),
-        (("--until-ready", "-1"), "--until-ready"),
+        (("--until-ready", "-1"), "until_ready = -1 is invalid: use until_ready >= 0"),
         (("--until-ready", "25:00"), "until_ready is '25:00'; expected a time"),
         (("--host", "my-laptop"), "is not an IP address: use one of this machine"),
         (("--host", "192.0.2.200"), "cannot listen on 192.0.2.200"),

@@ -12,10 +12,10 @@ import pytest
 
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
-from melisma.cli import plan_report
 from melisma.errors import InfeasibleError
 from melisma.fleet.files.fleet_builder import read_fleet
-from melisma.fleet.task import read_task
+from melisma.fleet.files.task_file import read_task
+from melisma.simulation.plans import plan_report
 from tests.cli.command_line import MELISMA, parse_json
 from tests.cli.test_plan import (
     CELL,

@@ -26,6 +26,7 @@ def test_an_index_contains_exactly_the_added_pairs(
     assert held.contains(*columns(set(queried))).tolist() == [
         pair in first | second for pair in queried
     ]
+    assert held.pairs.size == len(first | second)
 
 
 @given(pairs, st.integers(0, 11), st.integers(0, 11))

@@ -178,9 +178,15 @@ def check_run(trace: list[Step]) -> None:
     for command in commands_in(trace, commands.Dispatch):
         assert (command.shards.counts > 0).all()
         assert (command.passes > 0).all()
-    for average in commands_in(trace, commands.Aggregate):
+    averages, submitted = commands_in(trace, commands.Aggregate), trace[0].event
+    assert isinstance(submitted, events.TaskSubmitted)
+    for average in averages:
         assert np.isfinite(average.weights).all()
-        assert {0, 1} <= set(average.learners.tolist())
+        # With what the hostile one claims to have, one honest update may be enough for the quorum.
+        assert len({0, 1} & set(average.learners.tolist())) >= (
+            2 if submitted.task.quorum == 1.0 else 1
+        )
+    assert {0, 1} <= {learner for average in averages for learner in average.learners.tolist()}
     Report.from_trace(trace).as_dict()
 
 

@@ -478,6 +478,19 @@ def test_a_run_whose_learners_all_left_waits_for_one_and_then_fails() -> None:
     )
 
 
+def test_a_cycle_whose_only_learner_at_work_left_is_followed_by_one_of_the_others() -> None:
+    script = ScriptedMachine(make_task(scheme="equal", passes=1), ["a", "b"], absence_s=600.0)
+    script.join(0.1)
+    script.update(0.5, {"b": 0})
+    *_, empty = script.leave(1.0, "a", reason="a: revoked by the owner")
+    assert isinstance(empty, commands.Aggregate)
+    assert empty.reason == "empty: no update was received; a: revoked by the owner"
+    script.aggregate(1.1)
+    dispatch, *_ = script.evaluate(1.2)
+    assert isinstance(dispatch, commands.Dispatch)
+    assert (dispatch.cycle, dispatch.learners.tolist()) == (2, [1])
+
+
 def test_learners_that_leave_while_they_are_asked_are_awaited_in_the_same_cycle() -> None:
     script = ScriptedMachine(make_task(scheme="dab", passes=1), ["a", "b"], absence_s=600.0)
     script.join(0.1)

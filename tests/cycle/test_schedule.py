@@ -66,3 +66,15 @@ def test_the_time_to_evaluate_is_reserved() -> None:
     schedule.record_close(10.0)
     schedule.record_evaluation(17.0)
     assert schedule.stop_s == 93.0
+
+
+@given(total_s=st.floats(10, 1e5), at=st.floats(0, 1), length_s=st.floats(MIN_CYCLE_S, 1e5))
+def test_a_cycle_is_lengthened_a_few_times_until_no_time_is_left(
+    total_s: float, at: float, length_s: float
+) -> None:
+    schedule, lengths = Schedule.between(0.0, total_s), [length_s]
+    while (longer_s := schedule.lengthen(lengths[-1], at * total_s)) is not None:
+        assert lengths[-1] < longer_s <= (1 - at) * total_s
+        assert longer_s == schedule.least_s
+        lengths.append(longer_s)
+        assert len(lengths) < 40

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from melisma.fleet.files.fleet_builder import read_fleet
-from melisma.fleet.task import read_task
+from melisma.fleet.files.task_file import read_task
 from melisma.learning.data.datasets import load_dataset
 from melisma.learning.trainer_factory import trainer_for
 from melisma.live.training import train

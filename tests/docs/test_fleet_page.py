@@ -11,8 +11,8 @@ import pytest
 from msgspec import NODEFAULT, inspect
 
 from melisma.fleet.files.fleet_file import FleetFile, FleetGroup, FleetLearner, HardwareTable
+from melisma.fleet.files.task_file import TaskFile
 from melisma.fleet.sizes import DATA, MODELS
-from melisma.fleet.task import TaskFile
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fleet" / "index.md").read_text(encoding="utf-8")
 BOTH = "[[fleet.learner]] and [[fleet.group]]"

@@ -303,3 +303,19 @@ def test_a_padded_state_is_never_drawn_if_probabilities_sum_to_less_than_1() -> 
     quarters = "{ probability = 0.25 }, " * 4
     fleet = build(*(f"train_s = 1.0\nstate = [{states}]" for states in (thirds, quarters)))
     assert fleet.draw_states(constant_generator(np.nextafter(1.0, 0.0))).tolist() == [2, 3]
+
+
+def test_fleets_of_two_seeds_differ_only_if_their_devices_are_drawn() -> None:
+    group: dict[str, object] = {"count": 3, "profile": "phone", "price": 2.0}
+    prices = {"mean": 5.0, "sd": 1.0}
+    clipped = prices | {"low": 9.0, "high": 9.0}
+
+    def are_same(**changes: object) -> bool:
+        first, second = (Fleet.from_tables(group=[group | changes], seed=n) for n in (1, 2))
+        return first.has_same_devices(second)
+
+    assert are_same()
+    assert are_same(price=clipped)
+    assert not are_same(price=prices)
+    assert not are_same(spread={"compute": 0.1})
+    assert not are_same(own_samples={"mean": 500.0, "spread": 0.5})

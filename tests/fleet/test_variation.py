@@ -32,7 +32,7 @@ def make(
 
 def factors(variation: Variation, resource: Resource, at_s: float) -> Floats:
     rows = np.arange(variation.learners.size)
-    return variation.rate(resource, rows, np.full(rows.size, at_s))[0]
+    return variation.of(rows).rate(resource, rows, np.full(rows.size, at_s))[0]
 
 
 @pytest.mark.parametrize("deviation", [0.1, 0.5])
@@ -73,6 +73,31 @@ def test_one_learner_alone_has_the_factors_that_it_has_among_many(resource: Reso
 
 
 @given(
+    st.lists(
+        st.tuples(st.sampled_from(RESOURCES), st.lists(st.floats(0, 60), min_size=3, max_size=3)),
+        max_size=12,
+    )
+)
+def test_factors_do_not_depend_on_what_was_asked_before(
+    requests: list[tuple[Resource, list[float]]],
+) -> None:
+    noise = Noise(
+        np.array([0.4, 0.0, 0.2]),
+        np.array([0.3, 0.1, 0.0]),
+        np.array([7.0, 3.0, 5.0]),
+        np.ones(3),
+        np.zeros(3),
+    )
+    variation = Variation(1, np.arange(3), noise, np.array([-1, 0, -1]), (SAW,))
+    rows, varying = np.arange(3), variation.of(np.arange(3))
+    for resource, times in requests:
+        at_s = np.array(times)
+        results = varying.rate(resource, rows, at_s)
+        expected = variation.of(rows).rate(resource, rows, at_s)
+        assert [x.tolist() for x in results] == [x.tolist() for x in expected]
+
+
+@given(
     st.lists(st.floats(0, 1e4), min_size=4, max_size=4),
     st.lists(st.floats(1e-3, 300), min_size=4, max_size=4),
     st.sampled_from(RESOURCES),
@@ -81,10 +106,10 @@ def test_work_takes_the_seconds_in_which_it_is_done(
     begin: list[float], spans: list[float], resource: Resource
 ) -> None:
     variation = make(4, 0.5, 0.3, 1.7, trace_ids=np.array([-1, 0, 1, 0]), traces=(SAW, FLAT))
-    rows, begin_s, span_s = np.arange(4), np.array(begin), np.array(spans)
-    work_s = variation.work_s(resource, rows, begin_s, span_s)
-    took_s = variation.seconds(resource, rows, begin_s, work_s)
-    again_s = variation.work_s(resource, rows, begin_s, took_s)
+    varying, begin_s, span_s = variation.of(np.arange(4)), np.array(begin), np.array(spans)
+    work_s = varying.work_s(resource, begin_s, span_s)
+    took_s = varying.seconds(resource, begin_s, work_s)
+    again_s = varying.work_s(resource, begin_s, took_s)
     np.testing.assert_allclose(again_s, work_s, rtol=1e-6, atol=1e-9)
     # In an outage, as the uplink has one, any number of seconds does the same work.
     if resource != "uplink":
@@ -93,11 +118,10 @@ def test_work_takes_the_seconds_in_which_it_is_done(
 
 @given(st.floats(0, 100), st.floats(0.01, 50), st.floats(0.01, 50))
 def test_work_in_two_spans_is_the_sum_of_both(begin: float, first: float, second: float) -> None:
-    variation = make(1, 0.5, slot_s=3.0)
-    row, begin_s = np.array([0]), np.array([begin])
+    varying, begin_s = make(1, 0.5, slot_s=3.0).of(np.array([0])), np.array([begin])
 
     def work(start_s: Floats, span_s: float) -> float:
-        return float(variation.work_s("compute", row, start_s, np.array([span_s]))[0])
+        return float(varying.work_s("compute", start_s, np.array([span_s]))[0])
 
     parts = work(begin_s, first) + work(begin_s + first, second)
     assert work(begin_s, first + second) == pytest.approx(parts, rel=1e-9)
@@ -122,23 +146,21 @@ def test_a_transfer_waits_for_the_end_of_an_outage() -> None:
     variation = make(1, trace_ids=np.array([0]), traces=(SAW,))
     # The uplink has 4, 0 and 2 Mbit/s for 2, 1 and 1 s: 9 Mbit need the second before 3 s too.
     work_s = np.array([9e6 / SAW.mean_bps("uplink")])
-    took_s = variation.seconds("uplink", np.array([0]), np.array([0.0]), work_s)
+    took_s = variation.of(np.array([0])).seconds("uplink", np.array([0.0]), work_s)
     assert took_s.tolist() == [pytest.approx(3.5)]
 
 
 def test_after_many_pieces_work_goes_on_at_the_mean_rate() -> None:
-    variation, row = make(1, 0.5, slot_s=0.01), np.array([0])
+    varying = make(1, 0.5, slot_s=0.01).of(np.array([0]))
     long_s = np.array([MAX_PIECES * 1.0])
-    took_s = variation.seconds("compute", row, np.zeros(1), long_s)
+    took_s = varying.seconds("compute", np.zeros(1), long_s)
     assert took_s[0] == pytest.approx(long_s[0], rel=0.01)
-    assert variation.work_s("compute", row, np.zeros(1), long_s)[0] == pytest.approx(
-        long_s[0], rel=0.01
-    )
+    assert varying.work_s("compute", np.zeros(1), long_s)[0] == pytest.approx(long_s[0], rel=0.01)
 
 
 def test_a_learner_that_begins_at_infinity_takes_the_mean_time() -> None:
-    variation = make(1, 0.5)
-    took_s = variation.seconds("compute", np.array([0]), np.array([np.inf]), np.array([2.0]))
+    varying = make(1, 0.5).of(np.array([0]))
+    took_s = varying.seconds("compute", np.array([np.inf]), np.array([2.0]))
     assert took_s.tolist() == [2.0]
 
 

@@ -43,7 +43,7 @@ def test_the_mean_is_weighted_and_independent_of_the_order_of_arrival(spool: Upd
     weights = [1.0, 500.0, 20.5]
     updates = [update(seed) for seed in range(3)]
     pairs = enumerate(zip(weights, updates, strict=True))
-    spooled = [SpooledUpdate(k, w, spool.add(k, u)) for k, (w, u) in pairs]
+    spooled = [SpooledUpdate(k, w, spool.add(str(k), u)) for k, (w, u) in pairs]
     mean = weighted_mean(LAYOUT, spooled)
     for name in ("weight", "bias", "scalar"):
         expected = np.average([u[name] for u in updates], axis=0, weights=weights)
@@ -55,8 +55,8 @@ def test_the_mean_is_weighted_and_independent_of_the_order_of_arrival(spool: Upd
 
 
 def test_a_repeated_update_of_a_learner_replaces_the_first(spool: UpdateSpool) -> None:
-    spool.add(1, update(1))
-    again = SpooledUpdate(1, 1.0, spool.add(1, update(2)))
+    spool.add("1", update(1))
+    again = SpooledUpdate(1, 1.0, spool.add("1", update(2)))
     mean = weighted_mean(LAYOUT, [again])
     np.testing.assert_array_equal(mean["weight"], update(2)["weight"])
 
@@ -75,7 +75,7 @@ def test_an_update_that_does_not_fit_is_refused(
     spool: UpdateSpool, tmp_path: Path, name: str, value: NDArray[Any], message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        spool.add(1, update(0) | {name: value})
+        spool.add("1", update(0) | {name: value})
     assert not list((tmp_path / "cycle").iterdir())
 
 
@@ -83,14 +83,14 @@ def test_the_error_about_a_missing_array_names_it(spool: UpdateSpool) -> None:
     partial = update(0)
     del partial["bias"]
     with pytest.raises(DataError, match="bias is missing"):
-        spool.add(1, partial)
+        spool.add("1", partial)
 
 
 def test_updates_without_weight_have_no_mean(spool: UpdateSpool) -> None:
     with pytest.raises(
         DataError, match=r"the weights of 1 updates sum to 0\.0; expected a sum above 0"
     ):
-        weighted_mean(LAYOUT, [SpooledUpdate(1, 0.0, spool.add(1, update(0)))])
+        weighted_mean(LAYOUT, [SpooledUpdate(1, 0.0, spool.add("1", update(0)))])
 
 
 def test_parameters_are_contiguous_bytes() -> None:
@@ -109,7 +109,7 @@ def test_products_have_double_precision(tmp_path: Path) -> None:
     updates, exact = [], np.zeros(2)
     for learner in range(300):
         values, weight = rng.random(2).astype(np.float32), float(rng.random())
-        updates.append(SpooledUpdate(learner, weight, spool.add(learner, {"a": values})))
+        updates.append(SpooledUpdate(learner, weight, spool.add(str(learner), {"a": values})))
         exact += values.astype(np.float64) * weight
     exact /= sum(each.weight for each in updates)
     np.testing.assert_array_equal(weighted_mean(layout, updates)["a"], exact.astype(np.float32))
@@ -155,8 +155,8 @@ def test_no_update_changes_integers_and_booleans(tmp_path: Path) -> None:
     layout, whole = Layout.from_arrays(present), [StartShares(1.0, 1.0, None)]
     spool = UpdateSpool(tmp_path, layout)
     updates = [
-        SpooledUpdate(0, 1.0, spool.add(0, present)),
-        SpooledUpdate(1, 3.0, spool.add(1, hostile)),
+        SpooledUpdate(0, 1.0, spool.add("0", present)),
+        SpooledUpdate(1, 3.0, spool.add("1", hostile)),
     ]
     running = RunningMean(layout)
     running.add(

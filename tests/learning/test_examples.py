@@ -8,7 +8,8 @@ import pytest
 
 from melisma.errors import SettingError
 from melisma.fleet.files.fleet_builder import read_fleet
-from melisma.fleet.task import Task, read_sized_task, read_task
+from melisma.fleet.files.task_file import read_sized_task, read_task
+from melisma.fleet.task import Task
 from melisma.learning.aggregation import SpooledUpdate, UpdateSpool, weighted_mean
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import DataSet, Split, load_dataset
@@ -57,7 +58,7 @@ def test_scikit_learn_trains_digits_and_two_updates_are_averaged(
     halves = [take(digits.train, 0, 3000), take(digits.train, 3000, 6000)]
     trained = [train(example, trainer, half) for half in halves]
     updates = [
-        SpooledUpdate(i, each.visits, spool.add(i, each.parameters))
+        SpooledUpdate(i, each.visits, spool.add(str(i), each.parameters))
         for i, each in enumerate(trained)
     ]
     mean = weighted_mean(layout, updates)

@@ -4,6 +4,7 @@ import linecache
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -288,6 +289,81 @@ def test_the_cell_of_a_class_without_methods_is_found_by_its_values(
     name, folder = write_definition(namespace["Widths"])
     source = (folder / f"{name.partition(':')[0]}.py").read_text()
     assert source.strip() == cells[chosen].strip()
+
+
+METHODS = """
+from functools import lru_cache, total_ordering
+
+
+def helper(self):
+    return 1
+
+
+@total_ordering
+class Ordered:
+    def __lt__(self, other):
+        return True
+
+
+class Net(Ordered):
+    borrowed = helper
+    from os.path import join
+
+    def forward(self):
+        forward = 2
+        return forward
+
+    @lru_cache
+    def cached(self):
+        return 3
+
+    @staticmethod
+    def static():
+        return 4
+
+
+class Child(Net):
+    pass
+
+
+"""
+
+
+def define(code: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run a cell of a notebook, and return its names."""
+    entry = (len(code), None, code.splitlines(keepends=True), "<cell>")
+    monkeypatch.setitem(linecache.cache, "<cell>", entry)
+    namespace: dict[str, Any] = {"__name__": "notebook"}
+    monkeypatch.setitem(sys.modules, "notebook", ModuleType("notebook"))
+    exec(compile(code, "<cell>", "exec"), namespace)
+    vars(sys.modules["notebook"]).update(namespace)
+    return namespace
+
+
+@pytest.mark.parametrize(
+    ("change", "method"),
+    [
+        ("Net.added = helper", "Net.added"),
+        ("Net.forward = helper", "Net.forward"),
+        ("Net.forward = lambda self: 5", "Net.forward"),
+        ("Net.added = staticmethod(helper)", "Net.added"),
+        ("Child.forward = helper", "Child.forward"),
+    ],
+)
+def test_a_method_assigned_after_the_definition_is_refused(
+    change: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = define(METHODS + change + "\n", monkeypatch)["Child"]
+    with pytest.raises(SettingError, match=f"model: {method} was assigned after .* define it in"):
+        write_definition(child)
+
+
+def test_methods_of_decorators_and_of_the_body_are_taken_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = define(METHODS, monkeypatch)["Child"]
+    name, folder = write_definition(child)
+    assert "borrowed = helper" in (folder / f"{name.partition(':')[0]}.py").read_text()
 
 
 FLEET = Fleet.from_profiles({"kitchen": "raspberry-pi-4", "shed": "jetson-nano"})

@@ -59,7 +59,7 @@ def test_an_unknown_aggregation_is_an_error_before_a_run(
     assert find_aggregation("mean") is None
     assert find_aggregation("robust:median") is not None
     for name, problem in {
-        "median": "aggregation is 'median'; expected 'mean' or a function",
+        "medain": "aggregation is 'medain'; did you mean median",
         "robust:medain": "has no medain; did you mean median",
         "robust:number": "is a int; expected something that can be called",
     }.items():

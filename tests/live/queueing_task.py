@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,12 @@ class QueueingDevice:
     def free_bytes(self) -> int:
         """Return enough for all shards."""
         return 1 << 30
+
+    def rng_states(self) -> dict[str, Tensor]:
+        return {"cpu": torch.get_rng_state()}
+
+    def set_rng_states(self, states: Mapping[str, Tensor]) -> None:
+        torch.set_rng_state(states["cpu"])
 
 
 class Queueing(nn.Module):

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from melisma.cycle import events
+from melisma.cycle.events import Evaluated
+from melisma.runs.journal import read_steps
 from melisma.runs.report import Report
 from melisma.runs.totals import LearnerTotal
-from melisma.runs.trace import read_trace
+from melisma.runs.trace import Step, read_trace
 from tests.live import tiny_task
 from tests.live.fleet_lab import FleetLab, Process, wait_until
 from tests.live.network_lab import Host, NetworkLab, needs_namespaces, network_lab
@@ -95,13 +97,14 @@ class FleetRun:
         """The trace of the run."""
         return self._fleet.folder / "run" / "trace.jsonl"
 
+    def steps(self) -> list[Step]:
+        """Return the steps so far."""
+        return read_steps(self.trace.parent)
+
     def wait_for_cycle(self, number: int) -> None:
         """Wait until a cycle was evaluated."""
         wait_until(
-            lambda: (
-                self.trace.exists()
-                and self.trace.read_text().count('"event":"Evaluated"') >= number
-            ),
+            lambda: sum(isinstance(step.event, Evaluated) for step in self.steps()) >= number,
             90,
         )
 
@@ -113,7 +116,7 @@ class FleetRun:
         joins, learner = 0, -1
         # The last line may be incomplete.
         with contextlib.suppress(Exception):
-            for step in read_trace(self.trace):
+            for step in self.steps():
                 event = step.event
                 if isinstance(event, events.LearnersJoined) and name in event.names:
                     learner = int(event.learners[event.names.index(name)])

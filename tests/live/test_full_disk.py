@@ -52,7 +52,9 @@ class Filler:
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-def test_a_full_disk_ends_a_run_and_says_what_was_kept(small_disk: Path, is_live: bool) -> None:
+def test_a_full_disk_ends_a_run_and_says_what_was_kept(
+    small_disk: Path, is_live: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     folder, task, fleet = small_disk / "run", make_task(**TINY), make_fleet()
     fill, trained = Filler(small_disk), SimulationOptions(work="train")
 
@@ -66,8 +68,21 @@ def test_a_full_disk_ends_a_run_and_says_what_was_kept(small_disk: Path, is_live
         run()
     # A live run writes its model after each cycle, and frees its shards at the end.
     kept = "model.safetensors, trace.jsonl" if is_live else "trace.jsonl"
+    again = f"use melisma resume {folder}" if is_live else "run again"
     assert str(caught.value) == (
         f"no space is left on the disk of {folder}; kept in {folder}: {kept}; "
-        "free some space and run again"
+        f"free some space and {again}"
     )
     assert len(Report.from_trace(read_trace(folder / "trace.jsonl")).ended_cycles) >= 1
+    assert "Exception in callback" not in caplog.text
+
+
+def test_a_disk_that_is_full_before_a_run_begins_keeps_nothing_of_it(small_disk: Path) -> None:
+    folder = small_disk / "run"
+    prepared = preparation.prepare(make_task(**TINY), make_fleet(), folder=folder)
+    size = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize
+    # There is room for some of the shards only.
+    (small_disk / "filler").write_bytes(bytes(size - 8192))
+    with pytest.raises(DataError, match="nothing was kept; free some space and run again"):
+        training.run(prepared)
+    assert not folder.exists()

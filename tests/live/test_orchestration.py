@@ -214,6 +214,23 @@ def test_a_revoked_device_leaves_at_once_and_the_others_go_on(tmp_path: Path) ->
         run.wait_for(lambda: len(run.owner.events_of(events.UpdatesReceived)) > count)
 
 
+def test_a_revoked_device_at_work_ends_at_once_and_says_why(tmp_path: Path) -> None:
+    # A learner that would train until the deadline, without a call but its polls.
+    task = msgspec.structs.replace(
+        TASK_OF_RUN, deadline_s=60.0, passes=100_000, extension=False, overlap=False
+    )
+    with (
+        running(tmp_path, task, learners=1) as run,
+        devices(tmp_path, run.join_string, "pi") as processes,
+    ):
+        progress = events.ProgressReported
+        run.wait_for(lambda: any(each.visits[0] for each in run.owner.events_of(progress)))
+        Registry().revoke("pi")
+        assert processes[0].wait(20) == 1
+        messages, _ = processes[0].communicate()
+        assert b"the identity of pi was revoked" in messages
+
+
 def test_a_run_whose_only_device_was_revoked_waits_for_another_one(tmp_path: Path) -> None:
     task = msgspec.structs.replace(TASK_OF_RUN, cycles=100)
     with (

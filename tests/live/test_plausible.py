@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from melisma.errors import RefusedError
-from melisma.live.plausible import check_costs, check_local_shard_samples, check_phases
+from melisma.live.plausible import (
+    check_costs,
+    check_evaluation,
+    check_local_shard_samples,
+    check_phases,
+)
+from melisma.live.protocol import EvaluationSums
 from melisma.testing import make_task
 
 GOOD = np.array([[0.5, 0.1, 1.0], [0.0, 0.0, 0.1], [0.2, 0.0, 8.0]])[:, :, None]
@@ -50,3 +56,28 @@ def test_phases_are_rounded_and_limited() -> None:
     assert check_phases((1.23456789012, 5e-324)) == [1.23456789, 0.0]
     with pytest.raises(RefusedError, match="phases"):
         check_phases((1e9,))
+
+
+def test_sums_of_an_evaluation_are_those_of_its_samples() -> None:
+    sums = EvaluationSums(cycle=1, samples=10, loss_sum=-2.5, correct=9, labels=10)
+    for valid in ({}, {"loss_sum": 0.0, "finite": False}, {"labels": 0, "correct": 0}):
+        check_evaluation(msgspec.structs.replace(sums, **valid))
+    check_evaluation(EvaluationSums(cycle=1, samples=0, loss_sum=0.0, correct=0, labels=0))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"correct": 11}, "correct = 11 exceeds labels = 10"),
+        ({"loss_sum": np.nan}, "loss_sum = nan"),
+        ({"loss_sum": -np.inf}, "loss_sum = -inf"),
+        ({"loss_sum": 1e300}, "loss_sum = 1e[+]300 of samples = 10: use at most 1e[+]100"),
+        ({"samples": 0, "labels": 0, "correct": 0}, "loss_sum = 2.5 of samples = 0"),
+        ({"samples": 0, "loss_sum": 0.0}, "labels = 10 of samples = 0"),
+        ({"labels": 2**62}, "use at most 1e[+]09 labels per sample"),
+    ],
+)
+def test_sums_that_no_samples_have_are_refused(change: dict[str, Any], problem: str) -> None:
+    sums = EvaluationSums(cycle=1, samples=10, loss_sum=2.5, correct=9, labels=10)
+    with pytest.raises(RefusedError, match=problem):
+        check_evaluation(msgspec.structs.replace(sums, **change))

@@ -24,6 +24,7 @@ from tests.live.short_run import build, run_task
         ),
         # Refused before the data is loaded.
         ({"scheme": "med", "data": "nowhere:load"}, SettingError, "cannot run a cycle of one task"),
+        ({"scheme": "dab", "passes": None, "data": "nowhere:load"}, SettingError, "needs passes"),
         ({"model_args": {"numbers": 2}}, (SettingError, DataError), "fit"),
     ],
 )

@@ -12,10 +12,12 @@ import psutil
 import pytest
 
 from melisma.cycle import commands, events
+from melisma.cycle.events import Evaluated
 from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.processes import run_processes
+from melisma.runs.journal import read_steps
 from melisma.runs.report import Report
-from melisma.runs.trace import Step, read_trace
+from melisma.runs.trace import Step
 from tests.live.child_process import launched_processes, start_process
 from tests.live.short_run import received, run_task
 
@@ -67,8 +69,8 @@ def test_a_killed_orchestrator_leaves_a_trace_and_no_learner(work_folder: Path) 
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=work_folder, env=os.environ | {"PYTHONPATH": path}
     )
-    trace = work_folder / "run" / "trace.jsonl"
-    while not trace.exists() or b"Evaluated" not in trace.read_bytes():
+    folder = work_folder / "run"
+    while not any(isinstance(step.event, Evaluated) for step in read_steps(folder)):
         assert process.poll() is None
         time.sleep(0.05)
     children = psutil.Process(process.pid).children(recursive=True)
@@ -77,7 +79,7 @@ def test_a_killed_orchestrator_leaves_a_trace_and_no_learner(work_folder: Path) 
     _, alive = psutil.wait_procs(children, timeout=20)
     assert len(children) == 3  # the launcher and two learners
     assert not alive
-    report = Report.from_trace(read_trace(trace))
+    report = Report.from_trace(read_steps(folder))
     assert report.outcome == "running"
     assert report.cycles[0].accuracy > 0.5
 
@@ -119,7 +121,7 @@ def test_a_run_without_its_launcher_has_no_learners_left(work_folder: Path) -> N
 def test_a_learner_that_was_suspended_for_some_cycles_continues(
     work_folder: Path, scheme: str
 ) -> None:
-    """Its assignment was withdrawn meanwhile."""
+    """Its assignment was withdrawn meanwhile; if it was silent with work, it came back."""
     stopped: list[psutil.Process] = []
 
     def watch(step: Step) -> None:
@@ -132,4 +134,6 @@ def test_a_learner_that_was_suspended_for_some_cycles_continues(
 
     report = run_task(work_folder, scheme=scheme, cycles=7, deadline_s=1.0, watch=watch)
     assert report.outcome == "finished", report.reason
-    assert not received(report, events.LearnersLeft)
+    left = received(report, events.LearnersLeft)
+    assert all("no sign of life" in event.reason for event in left)
+    assert len(received(report, events.LearnersJoined)) == 2 + len(left)

@@ -82,7 +82,10 @@ def test_without_passes_each_learner_makes_those_that_fit(work_folder: Path, sch
 def test_a_run_leaves_its_model_picture_and_trace(work_folder: Path) -> None:
     report = run_task(work_folder)
     assert sorted(path.name for path in (work_folder / "run").iterdir()) == [
+        "journal.db",
+        "journal.db-synced",
         "model.safetensors",
+        "parameters",
         "picture.svg",
         "trace.jsonl",
     ]

@@ -35,7 +35,7 @@ def create_peers(
 def run_checked(scenario: PeerScenario) -> tuple[list[NodeReport], PeerInvariants]:
     """Run a scenario in which all invariants hold."""
     invariants = PeerInvariants()
-    reports = PeerDriver(scenario, invariants.observe).run()
+    reports = PeerDriver(scenario, invariants.observe, invariants.observe_resume).run()
     invariants.check_end(reports)
     return reports, invariants
 

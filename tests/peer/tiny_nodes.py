@@ -1,5 +1,6 @@
 """Nodes with four parameters, and the messages sent to them."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from melisma.fleet.task import Task, TaskSizes
 from melisma.learning.compression import Vector, compression_for
 from melisma.learning.data.datasets import Split
+from melisma.learning.stepper import StepperState
 from melisma.learning.trainer import Score
 from melisma.peer import commands, messages, notices
 from melisma.peer.algorithms import Algorithm, LocalSgd
@@ -56,6 +58,14 @@ class IntegerSteps:
 
     def score(self, samples: Split) -> Score:
         return Score(0, 0.0, 0)
+
+    def state(self) -> StepperState:
+        state = json.dumps(self.rng.bit_generator.state).encode()
+        return StepperState(batches=0, visits=self.visits, rng_state=state)
+
+    def restore(self, state: StepperState) -> None:
+        self.visits = state.visits
+        self.rng.bit_generator.state = json.loads(state.rng_state)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"vector": self.vector.copy()}
@@ -147,6 +157,10 @@ def rejected(sender: str, reason: str, to: int = 1) -> messages.Rejected:
 
 def heartbeat(sender: str = "b", incarnation: int = 1) -> messages.Heartbeat:
     return messages.Heartbeat(sender=sender, incarnation=incarnation)
+
+
+def goodbye(sender: str = "b", incarnation: int = 1, last: int = 0) -> messages.Goodbye:
+    return messages.Goodbye(sender=sender, incarnation=incarnation, last_update=last)
 
 
 def to_bytes(vector: Any) -> bytes:

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from melisma.cycle import commands, events
 from melisma.cycle.ragged import RaggedArray
+from melisma.fleet.task import TaskSizes
 from melisma.learning import metrics
 from melisma.runs.assignments import Assignment, Assignments
 from melisma.runs.cycle_figures import Cycle
-from melisma.runs.progress import RunProgress
+from melisma.runs.progress import GIVEN_UP, RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
-from melisma.testing import make_task
+from melisma.testing import ScriptedMachine, make_task
 from tests.lanes import cases
 from tests.runs.naive_progress import RATES, NaiveProgress, random_trace, split_events
 from tests.runs.test_report import SCENARIOS
@@ -196,6 +197,21 @@ def test_losses_of_an_aggregation_belong_to_the_updates_in_it() -> None:
     assignments = Report.from_trace(trace).cycles[1].assignments
     assert assignments.loss.tolist() == [1, 0.7, 3]
     assert assignments[1].status == "late"
+
+
+@pytest.mark.parametrize("is_averaging", [True, False])
+def test_work_of_a_cycle_that_is_given_up_for_another_model_is_dropped(is_averaging: bool) -> None:
+    task = make_task(scheme="equal", passes=1, cycles=3, sizes=TaskSizes(samples=80))
+    machine = ScriptedMachine(task, ["pi", "phone"])
+    machine.join(0.0)
+    for learner in ("pi", "phone") if is_averaging else ("pi",):
+        machine.update(5.0, {learner: 30})
+    machine.send(events.TaskContinued(at_s=6.0, cycles=3, learner_count=2, model=1))
+    report = Report.from_trace(machine.trace)
+    (cycle,) = report.cycles
+    assert [work.status for work in cycle.assignments] == ["dropped", "dropped"]
+    assert {work.reason for work in cycle.assignments} == {GIVEN_UP}
+    assert (cycle.ending, cycle.visits_counted) == ("interrupted", 0)
 
 
 def test_progress_keeps_no_steps_and_few_bytes_per_learner() -> None:

@@ -435,6 +435,8 @@ def test_a_printed_report_is_a_few_lines_and_its_repr_is_one() -> None:
     ]
     assert repr(report).startswith(f"Report(run={report.run!r}, ")
     assert len(repr(report)) < 300
+    copied = replace(report, shared_identities=("pi: in use twice\x1b",))
+    assert "copied identity: pi: in use twice\\x1b" in str(copied).splitlines()
     early = replace(report, cycles=(), outcome="cancelled", reason="Ctrl-C", model=None)
     assert str(early) == (
         f"{report.task.name}: cancelled after 0 cycles: Ctrl-C\n{early.deadline_summary}"
@@ -547,3 +549,12 @@ def test_the_docs_page_lists_all_figures() -> None:
     assert {name: set(figures) for name, figures in documented.items()} == {
         kind.__name__: set(FIGURES[kind]) for kind in (Cycle, Report)
     }
+
+
+def test_a_restart_while_the_clock_stood_still_is_not_reported_as_downtime() -> None:
+    report = Report.from_trace(SCENARIOS[next(iter(SCENARIOS))]())
+    stopped = replace(report, restarts=2)
+    assert stopped.restart_summary == (
+        "the orchestrator restarted 2 times; the clock of the run stood still meanwhile"
+    )
+    assert "it was down for 9 s in all" in replace(stopped, downtime_s=9.0).restart_summary

@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from melisma.cycle import commands, events
+from melisma.cycle import commands, events, ragged
 from melisma.cycle.events import PHASES
 from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
+from melisma.cycle.restarts import SAVE_S
 from melisma.runs.report import Report
 from melisma.runs.trace import encode_step
 from tests.simulation.scenarios import (
@@ -53,6 +54,32 @@ def test_the_same_seed_gives_the_same_trace_byte_for_byte() -> None:
     )
     assert one == other
     assert one != another
+
+
+@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize("scheme", ["dab", "proportional"])
+@pytest.mark.parametrize("mode", ["parallelized", "federated"])
+def test_the_trace_does_not_depend_on_the_size_of_blocks(
+    mode: str, scheme: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of learners with noise and operating states, some of which are late."""
+    states = [{"probability": 0.5, "compute": share, "bandwidth": share} for share in (1.0, 0.4)]
+    rates = (150.0, 300.0, 500.0, 700.0, 900.0, 1100.0, 1300.0)
+    fleet = make_fleet(
+        [
+            {"name": f"d{rate:g}", "samples_per_s": rate, "bandwidth_bps": 9e6, "state": states}
+            for rate in rates
+        ],
+        noise={"compute": 0.4, "bandwidth": 0.4, "correlation_s": 2.0},
+    )
+    rules: dict[str, Any] = {"extension": True, "overlap": True, "late": "carry", "quorum": 0.6}
+    scenario = make_scenario(
+        fleet=fleet, scheme=scheme, mode=mode, cycles=5, **SETTINGS | {"deadline_s": 4.0}, **rules
+    )
+    expected = run_steps(scenario)
+    assert Report.from_trace(expected).learners.carried.any()
+    monkeypatch.setattr(ragged, "BLOCK", block)
+    assert list(map(encode_step, run_steps(scenario))) == list(map(encode_step, expected))
 
 
 def test_predictions_are_exact_without_uncertainty() -> None:
@@ -130,8 +157,44 @@ def test_learners_join_and_leave_at_the_times_in_the_fleet() -> None:
     assert report.departures == ("tortoise: left",)
 
 
+def work_of(report: Report, learner: int) -> list[Any]:
+    return [each for c in report.cycles for each in c.assignments if each.learner == learner]
+
+
+def test_a_learner_that_restarts_soon_goes_on_with_its_assignment() -> None:
+    alone, report = run(extension=True), run("crash 1 at 12 for 2", extension=True)
+    (resumed,) = events_of(report, events.LearnersResumed)
+    assert (resumed.at_s, resumed.learners.tolist()) == (14.0, [1])
+    assert len(events_of(report, events.LearnersJoined)) == 1
+    assert {each.status for each in work_of(report, 1)} == {"counted"}
+    visits, undisturbed = work_of(report, 1)[1].visits, work_of(alone, 1)[1].visits
+    assert 0.3 * undisturbed < visits < undisturbed
+
+
+def test_a_restarted_learner_loses_what_it_trained_since_it_last_saved() -> None:
+    settings: dict[str, Any] = {
+        "extension": True,
+        "deadline_s": 100.0,
+        "sizes": {"samples": 50_000},
+    }
+    alone = work_of(run(**settings), 1)[0].visits
+    for crash_s, lost_s in ((80.0, 4 + SAVE_S), (40.0, 4 + SAVE_S)):
+        visits = work_of(run(f"crash 1 at {crash_s} for 4", **settings), 1)[0].visits
+        assert alone * (1 - (lost_s + 1) / 100) < visits < alone * (1 - 3 / 100)
+
+
+def test_a_restarted_learner_whose_update_is_in_trains_in_the_next_cycle() -> None:
+    settings: dict[str, Any] = {"passes": 1, "extension": False, "deadline_s": 20.0}
+    slow = LEARNERS[0] | {"samples_per_s": 40.0}
+    fleet = make_fleet([slow, *LEARNERS[1:]])
+    first = run(fleet=fleet, scheme="equal", **settings)
+    report = run("crash 1 at 15 for 2", fleet, scheme="equal", **settings)
+    assert not commands_of(report, commands.Resend)
+    assert [w.visits for w in work_of(report, 1)] == [w.visits for w in work_of(first, 1)]
+
+
 def test_a_crashed_learner_drops_its_work_and_participates_after_its_restart() -> None:
-    report = run("crash 1 at 12 for 2", cycles=5)
+    report = run("crash 1 at 12 for 5", cycles=5)
     statuses = [each.status for c in report.cycles for each in c.assignments if each.learner == 1]
     assert "left" in statuses
     assert statuses[-1] == "counted"

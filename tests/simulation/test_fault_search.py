@@ -5,7 +5,7 @@ import pytest
 from melisma.simulation import fault_search
 from melisma.simulation.fault_search import find_violation, search_faults, shrink
 from melisma.simulation.faults import Fault, format_faults
-from melisma.simulation.scenario import with_random_faults
+from melisma.simulation.scenario import with_mixed_faults
 from tests.lanes import cases
 from tests.simulation.scenarios import make_scenario
 
@@ -24,17 +24,19 @@ def test_shrinking_keeps_one_fault_so_that_the_command_can_be_replayed() -> None
 def test_a_failure_names_its_seed_and_its_shrunk_faults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def find_crash(scenario: Any) -> str:
-        return "a crash" if any(fault.kind == "crash" for fault in scenario.faults) else ""
+    def find_crash(scenario: Any) -> tuple[str, str]:
+        found = any(fault.kind == "crash" for fault in scenario.faults)
+        return "safety", "a crash" if found else ""
 
-    monkeypatch.setattr(fault_search, "find_violation", find_crash)
+    monkeypatch.setattr(fault_search, "_find_violation", find_crash)
     results = search_faults(lambda seed: make_scenario(seed=seed), range(20))
     failures = [failure for failure in results if failure]
     assert failures
     for failure in failures:
         assert len(failure.faults) == 1
         assert format_faults(failure.faults).startswith("crash")
-        assert set(failure.faults) <= set(with_random_faults(make_scenario(), failure.seed).faults)
+        drawn = with_mixed_faults(make_scenario(), failure.seed, disk=True).faults
+        assert set(failure.faults) <= set(drawn)
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -51,7 +53,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_random_faults_violate_no_invariant(name: str) -> None:
     for seed in range(cases(50)):
-        scenario = with_random_faults(make_scenario(seed=seed, cycles=4, **SETTINGS[name]), seed)
+        scenario = make_scenario(seed=seed, cycles=4, **SETTINGS[name])
+        scenario = with_mixed_faults(scenario, seed, disk=True)
         assert not find_violation(scenario), (
             f"seed {seed}: {find_violation(scenario)}: {format_faults(scenario.faults)}"
         )

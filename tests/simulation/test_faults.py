@@ -3,13 +3,22 @@ import pytest
 
 from melisma.errors import SettingError
 from melisma.simulation.fault_targets import FaultTargets
-from melisma.simulation.faults import FAULT_KINDS, Fault, format_faults, parse_faults, random_faults
+from melisma.simulation.faults import (
+    FAULT_KINDS,
+    Fault,
+    format_faults,
+    parse_faults,
+    random_faults,
+    random_orchestrator_faults,
+)
 
 
 def test_random_faults_of_every_kind_survive_formatting_and_parsing() -> None:
     kinds = set()
     for seed in range(300):
-        faults = random_faults(np.random.default_rng(seed), 5, 60.0)
+        rng = np.random.default_rng(seed)
+        faults = random_faults(rng, 5, 60.0)
+        faults += random_orchestrator_faults(rng, 5, 60.0, 100, disk=seed % 2 == 0)
         assert parse_faults(format_faults(faults), 5) == faults
         kinds |= {fault.kind for fault in faults}
     assert kinds == set(FAULT_KINDS)
@@ -57,7 +66,8 @@ def test_a_message_in_the_wrong_direction_is_an_error(text: str) -> None:
         ("slow 1 at 2 for 3 by 1000", "expected 0.01 to 100"),
         ("crash 1 at 1.2.3", "invalid number"),
         ("lose report 0 from 1", "invalid fault"),
-        ("crash orchestrator at 3", "keeps no journal to resume from"),
+        ("crash orchestrator at 3", "use, for example, 'crash orchestrator at 9 for 5'"),
+        ("cut power at step 0 for 3", "use, for example, 'crash orchestrator at 9 for 5'"),
     ],
 )
 def test_the_error_names_the_invalid_fault(text: str, says: str) -> None:

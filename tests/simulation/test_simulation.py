@@ -2,6 +2,7 @@
 
 import errno
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +282,21 @@ def test_devices_train_on_their_own_samples_simulated_with_and_without_training(
         assert report.learners.shards.tolist() == [1, 3, 6]
         samples = [assignment.samples for assignment in report.cycles[0].assignments]
         assert samples == list(sizes)
+
+
+@pytest.mark.parametrize(
+    ("level", "cause"), [("timing", "trains no model"), ("batched", "use --out, or folder")]
+)
+def test_checkpoints_that_no_folder_keeps_are_noted(level: Any, cause: str) -> None:
+    task = msgspec.structs.replace(make_task(), checkpoints="best")
+    with pytest.warns(MelismaWarning, match=f'checkpoints = "best": ignored, as .*{cause}'):
+        simulate(task, make_fleet(), SimulationOptions(work=level))
+
+
+def test_checkpoints_that_a_folder_keeps_are_not_noted(tmp_path: Path) -> None:
+    prepared = prepare(make_task(), make_fleet(), SimulationOptions(work="batched"))
+    assert prepared.notes(None) == prepared.notes(tmp_path) == []
+    task = msgspec.structs.replace(prepared.scenario.task, checkpoints="all")
+    kept = replace(prepared, scenario=replace(prepared.scenario, task=task))
+    assert kept.notes(tmp_path) == []
+    assert len(kept.notes(None)) == 1

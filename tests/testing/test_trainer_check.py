@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -6,9 +7,10 @@ import numpy as np
 import pytest
 
 from melisma.learning.data.datasets import Split
-from melisma.learning.trainer import Score, TrainingResult
+from melisma.learning.trainer import Score, TrainingResult, TrainingState
 from melisma.learning.trainer_factory import trainer_for
 from melisma.testing import FakeTrainer, check_trainer, make_task
+from tests.live.learner import counting_task
 
 SAMPLES = Split(np.zeros((25, 3), np.float32), np.zeros(25, np.int64))
 
@@ -77,3 +79,17 @@ def test_a_trainer_with_other_parameters_is_refused() -> None:
         AssertionError, match=r"train takes \(parameters, samples, passes, rng, stop"
     ):
         check_trainer(Old(make_task()), SAMPLES)  # type: ignore[arg-type]
+
+
+class Careless(counting_task.Counting):
+    """Forgets the visits that were made before."""
+
+    def restore(self, state: TrainingState) -> None:
+        super().restore(replace(state, visits=0))
+
+
+def test_a_training_that_is_continued_is_compared_with_one_that_was_not_interrupted() -> None:
+    samples = Split(np.zeros((25, 3), np.float32), np.arange(25))
+    check_trainer(counting_task.Counting(make_task()), samples)
+    with pytest.raises(AssertionError, match=r"continued from checkpoint\(\) gives another"):
+        check_trainer(Careless(make_task()), samples)

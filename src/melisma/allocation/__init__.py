@@ -12,6 +12,10 @@
     dab.py             the share that each learner requests
     shared_problem.py  SharedProblem and SharedPlan: several tasks within a budget
     med/               least sum of the tasks' seconds
+    fifo.py            the earlier task chooses learners first
+    smallest_demand.py the smaller task chooses first
+    venn.py            the task that few learners can serve chooses first
+    claims.py          tasks that choose learners one after another
     radio_problem.py   RadioProblem and RadioPlan: one round over a shared radio channel
     feel/              batches and slots together
     slots.py           slots for given batches

@@ -17,25 +17,32 @@ from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.dab import dab
 from melisma.allocation.equal import equal
 from melisma.allocation.feel import feel
+from melisma.allocation.fifo import fifo
 from melisma.allocation.med import med
 from melisma.allocation.proportional import proportional
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.allocation.slots import full_batch, online_batch, random_batch, slots
+from melisma.allocation.smallest_demand import smallest_demand
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
 from melisma.allocation.user_scheme import chooses_passes, plan_by_user_scheme
+from melisma.allocation.venn import venn
 from melisma.disclosure import DISCLOSURE
 from melisma.errors import SettingError, suggest
-from melisma.fleet.task import Task, naming_task_file
+from melisma.fleet.files.task_file import naming_task_file
+from melisma.fleet.task import Task
 from melisma.user_code import IMPORT_PATH, add_module_path, is_import_path
 
 MAYS = "Mays 2023"
 DAB = "Mays, Elsayed and Hassanein"
 STALENESS = "Mohammad and Sorour"
 FEEL = "Ren, Yu and Ding"
+VENN = "Liu and others"
 
 OWN_SCHEME = "package.module:function"
+
+CostsIn = Literal["expected", "measured", "present"]
 
 Needs = Literal["nothing", "bounds", "costs", "radio"]
 
@@ -44,13 +51,16 @@ class PlanInputs(NamedTuple):
     """Inputs of a scheme in addition to the problem; each scheme uses those that its row names.
 
     `passes` are fixed by the task, `bounds` reported by learners; `rng` is a random generator and
-    `time_limit_s` the seconds for a search.
+    `time_limit_s` the seconds for a search. `max_work` limits it on every machine alike, and
+    `assigned` is the task of each learner where it is decided.
     """
 
     passes: int | None = None
     bounds: ArrayLike | None = None
     rng: Generator | None = None
     time_limit_s: float | None = None
+    max_work: float | None = None
+    assigned: ArrayLike | None = None
 
 
 NO_INPUTS = PlanInputs()
@@ -64,8 +74,10 @@ class Scheme:
     `problem` is the type that `plan` takes: `CycleProblem`, `SharedProblem` or `RadioProblem`.
     `needs` is what a learner discloses before its update if passes are fixed (see `needs_with`); a
     plan of one task depends on nothing else of it. With `reports_progress` it also discloses its
-    progress while it trains, otherwise only that it is alive. `single_state` plans with the costs
-    of the state in which each learner was measured; `needs_rng` requires `PlanInputs.rng`.
+    progress while it trains, otherwise only that it is alive. Where several tasks share learners,
+    `costs_in` says what each reports: costs expected over its operating states, those of the state
+    in which it was measured, or in each cycle those of its present state. `needs_rng` requires
+    `PlanInputs.rng`.
     """
 
     name: str
@@ -78,7 +90,7 @@ class Scheme:
     passes: Literal["fixed", "optional", "chosen", "unused"] = "fixed"
     keeps_deadline: bool = True
     hands_out_all: bool = True
-    single_state: bool = False
+    costs_in: CostsIn = "expected"
     needs_rng: bool = False
     max_learners: int | None = None
 
@@ -112,6 +124,15 @@ class Scheme:
             *others, last = [row.name for row in SCHEMES.values() if row.problem == "cycle"]
             raise SettingError(
                 f"scheme {self.name} cannot run a cycle of one task; "
+                f"use {', '.join(others)} or {last}"
+            )
+
+    def check_shared(self) -> None:
+        """Raise `SettingError` unless the scheme plans tasks that share learners."""
+        if self.problem != "shared":
+            *others, last = [row.name for row in SCHEMES.values() if row.problem == "shared"]
+            raise SettingError(
+                f"scheme {self.name} plans one task at a time; for tasks that share learners "
                 f"use {', '.join(others)} or {last}"
             )
 
@@ -188,6 +209,10 @@ def _dab(problem: CycleProblem, inputs: PlanInputs) -> CyclePlan:
     return dab(problem, inputs.passes, inputs.bounds)
 
 
+def _med(problem: SharedProblem, inputs: PlanInputs) -> SharedPlan:
+    return med(problem, inputs.assigned, time_limit_s=inputs.time_limit_s, max_work=inputs.max_work)
+
+
 def _random(problem: RadioProblem, inputs: PlanInputs) -> RadioPlan:
     if inputs.rng is None:
         raise SettingError("scheme random needs PlanInputs(rng=...), a random generator")
@@ -261,17 +286,46 @@ _ROWS = (
     Scheme(
         name="med",
         problem="shared",
-        decide=lambda problem, inputs: med(problem, time_limit_s=inputs.time_limit_s),
+        decide=_med,
         summary="several tasks on expected costs, within a budget",
         paper=MAYS,
     ),
     Scheme(
         name="mmtt",
         problem="shared",
-        decide=lambda problem, inputs: med(problem, time_limit_s=inputs.time_limit_s),
-        summary="med on the costs of one state of each learner",
+        decide=_med,
+        summary="med on the costs of the state in which each learner was measured",
         paper=MAYS,
-        single_state=True,
+        costs_in="measured",
+    ),
+    Scheme(
+        name="mmtt-ideal",
+        problem="shared",
+        decide=_med,
+        summary="med on the costs of the state that each learner is in",
+        paper=MAYS,
+        costs_in="present",
+    ),
+    Scheme(
+        name="fifo",
+        problem="shared",
+        decide=lambda problem, _: fifo(problem),
+        summary="tasks choose learners in the order of their submission",
+        paper="a baseline of the field",
+    ),
+    Scheme(
+        name="smallest-demand",
+        problem="shared",
+        decide=lambda problem, _: smallest_demand(problem),
+        summary="tasks with less work choose learners first",
+        paper="a baseline of the field",
+    ),
+    Scheme(
+        name="venn",
+        problem="shared",
+        decide=lambda problem, _: venn(problem),
+        summary="tasks that few learners can serve choose first",
+        paper=VENN,
     ),
     Scheme(
         name="feel",

@@ -40,7 +40,7 @@ from melisma.axon.discovery.board import Notice, NoticeBoard, workers
 from melisma.axon.discovery.multicast import DiscoveredWorker, discover
 from melisma.axon.discovery.relay import Relay
 from melisma.axon.server.authentication import Authenticator, Credentials
-from melisma.axon.server.context import CallContext, current_call
+from melisma.axon.server.calls.context import CallContext, current_call
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.tokens import issue_token
 from melisma.axon.transport.tls import create_identity

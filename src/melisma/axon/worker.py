@@ -30,11 +30,12 @@ from melisma.axon.call_record import TraceHook
 from melisma.axon.discovery.board import BOARD_PORT, NoticeBoard
 from melisma.axon.discovery.registration import Registration
 from melisma.axon.server.authentication import ANONYMOUS, OWNER, Authenticator, OnRefused
-from melisma.axon.server.call_metrics import CallMetrics
-from melisma.axon.server.calls import Calls
+from melisma.axon.server.calls.call_metrics import CallMetrics
+from melisma.axon.server.calls.calls import Calls
+from melisma.axon.server.calls.functions import POOL_PROCESS, CheckCaller, F, Functions
+from melisma.axon.server.exchange import Exchange, Reply
 from melisma.axon.server.file_server import FileLookup, serve_file
-from melisma.axon.server.functions import POOL_PROCESS, CheckCaller, F, Functions
-from melisma.axon.server.http_server import Exchange, HttpServer, Reply
+from melisma.axon.server.http_server import HttpServer
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.service import Service
 from melisma.axon.server.tokens import TokenChecker

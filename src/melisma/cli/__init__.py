@@ -15,6 +15,7 @@ is printed as one line.
     compare.py            `melisma compare`
     data.py               `melisma data`
     doctor.py             `melisma doctor`
+    durations.py          durations as options and answers
     enrolled_learners.py  `melisma learners`
     evaluate.py           `melisma evaluate`
     init.py               `melisma init`
@@ -24,18 +25,20 @@ is printed as one line.
     output.py             writing to standard output
     peers/                `melisma peers`
     plan.py               `melisma plan`
-    plan_report.py        the figures of `melisma plan` as plain data
     process_list.py       secrets of the command line, hidden from other users
     rename.py             `melisma rename`
+    resume.py             `melisma resume`
     revoke.py             `melisma revoke`
     run.py                `melisma run`
     scheme_option.py      the `--scheme` option of several subcommands
+    service_run.py        several tasks in `melisma simulate`
     simulate.py           `melisma simulate`
     size.py               `melisma size`
     starter_files.py      the text of the files that `melisma init` writes
     status.py             `melisma status`
     status_line.py        a line of a terminal that changes while a command computes
     suggestions.py        suggestions for misspelled commands and values
+    usage_errors.py       wrong usage of the command line as one line
     views/                tables and lines that the subcommands print
 """
 
@@ -58,7 +61,7 @@ from melisma.text import visible_part
 
 # By the heading in the help.
 COMMAND_GROUPS = {
-    "Train": ("init", "run", "orchestrate", "join", "peers", "evaluate"),
+    "Train": ("init", "run", "orchestrate", "join", "resume", "peers", "evaluate"),
     "Plan and simulate": ("plan", "simulate", "compare", "size"),
     "Devices of an orchestrator": ("status", "learners", "code", "rename", "revoke"),
     "Tools": ("doctor", "bench", "data", "axon"),
@@ -117,7 +120,7 @@ def main() -> None:
         click.echo("melisma: interrupted", err=True)
         code = 130
     except click.ClickException as error:
-        error.show()
+        _show_click_error(error)
         code = error.exit_code
     except MelismaError as error:
         click.echo(f"melisma: {visible_part(one_line(error))}", err=True)
@@ -128,6 +131,17 @@ def main() -> None:
         click.echo(f"melisma: {error.filename or 'disk'}: no space left on the disk", err=True)
         code = 1
     sys.exit(code or 0)
+
+
+def _show_click_error(error: click.ClickException) -> None:
+    """Print an error as one line; a group without a command prints its help."""
+    from melisma.cli.usage_errors import usage_line
+
+    shows_help = isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ()))
+    if isinstance(error, click.UsageError) and not shows_help:
+        click.echo(f"melisma: {visible_part(usage_line(error))}", err=True)
+    else:
+        error.show()
 
 
 def _show_warning(

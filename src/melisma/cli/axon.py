@@ -11,6 +11,7 @@ import click
 
 from melisma import axon
 from melisma.axon.address import host_and_port
+from melisma.cli.durations import DURATION, Duration
 from melisma.cli.options import json_option, token_option
 from melisma.cli.suggestions import SuggestingGroup
 from melisma.errors import RemoteError, SettingError
@@ -31,7 +32,9 @@ def command() -> None:
 @click.argument("function")
 @click.argument("arguments", nargs=-1)
 @token_option
-@click.option("--deadline", "deadline_s", type=float, help="Seconds until the call fails.")
+@click.option(
+    "--deadline", "deadline_s", type=DURATION, help="Time until the call fails, such as 30 or 2min."
+)
 @json_option
 def call_command(
     address: str,
@@ -114,7 +117,12 @@ def relay_command(listen: str | None, token: str | None, tls: bool, as_json: boo
 
 @command.command("token")
 @click.argument("name")
-@click.option("--lifetime", "lifetime_s", type=float, help="Seconds until the token expires.")
+@click.option(
+    "--lifetime",
+    "lifetime_s",
+    type=Duration(min_s=1.0),
+    help="Time until the token expires, such as 2h.",
+)
 @click.option("--once", is_flag=True, help="Valid for one call.")
 @json_option
 def token_command(name: str, lifetime_s: float | None, once: bool, as_json: bool) -> None:

@@ -54,7 +54,7 @@ def command(  # noqa: PLR0913 - one argument an option
     from melisma.cli.bench_device import select_device
     from melisma.cli.bench_report import run_bench
     from melisma.cli.views.bench_view import as_json_line, bench_view
-    from melisma.fleet.task import read_task
+    from melisma.fleet.files.task_file import read_task
 
     task = read_task(task_path)
     device = select_device(task, fleet_path, learner, profile)

@@ -19,8 +19,9 @@ from melisma.cli.bench_device import BenchDevice, Pacing, start_pacing
 from melisma.errors import SettingError
 from melisma.fleet.emulation import LinkShaper
 from melisma.fleet.estimates import Estimate
+from melisma.fleet.files.task_file import naming_task_file
 from melisma.fleet.rng import generator
-from melisma.fleet.task import Task, naming_task_file
+from melisma.fleet.task import Task
 from melisma.learning.batches import batches_of
 from melisma.learning.benchmark import (
     ReferenceDevice,

@@ -14,12 +14,16 @@ from melisma.live.orchestrator.running_orchestrator import find_running
 @click.command("learners", short_help="List the devices that have joined this orchestrator.")
 @json_option
 def command(as_json: bool) -> None:
-    """List the devices that may join runs of this machine, with their states if one is running."""
-    learners, running = Registry().learners(), find_running()
-    states = {item.name: item.state for item in ask_status(running).learners} if running else {}
+    """List the devices that have joined runs of this machine, with their states if one is running.
+
+    Revoked devices are last: they cannot join again.
+    """
+    learners, running = Registry().all_learners(), find_running()
+    in_run = {item.name: item.state for item in ask_status(running).learners} if running else {}
+    states = [in_run.get(item.name) if item.revoked_at is None else "revoked" for item in learners]
     if as_json:
-        rows = [msgspec.to_builtins(item) | {"state": states.get(item.name)} for item in learners]
-        write_json(rows)
+        rows = zip(learners, states, strict=True)
+        write_json([msgspec.to_builtins(item) | {"state": state} for item, state in rows])
     elif not learners:
         write("no device has joined yet: melisma orchestrate shows how\n")
     else:

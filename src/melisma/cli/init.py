@@ -242,6 +242,7 @@ def _print_next(files: list[Path], *, as_json: bool) -> None:
         f"melisma plan {task} --fleet {fleet}": "what each device would train",
         f"melisma simulate {task} --fleet {fleet}": "the run in virtual time",
         f"melisma run {task} --fleet {fleet}": "the run, on emulated devices",
+        f"melisma orchestrate {task}": "the run, on devices that join over the network",
     }
     if as_json:
         result = {"files": [str(path) for path in files], "next": list(commands)}

@@ -206,6 +206,8 @@ def _learner_settings(
         orchestrator=orchestrator.addresses,
         certificate=str(state.identity),
         cache=str(restrict_folder(Path(cache).absolute())),
+        # Not beside the cache, which devices may share.
+        spool=str(restrict_folder(state.identity.with_name("spool"))),
         allowed_modules=options["allow_module"],
         trust_code=options["trust_code"],
         compute_device=options["device"],

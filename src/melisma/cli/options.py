@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from melisma.cli.durations import DURATION
 from melisma.cli.process_list import hide_argument
 from melisma.errors import SettingError
 
@@ -36,6 +37,9 @@ def _hide(_context: click.Context, _argument: click.Parameter, string: str | Non
 
 join_string_argument = click.argument("string", required=False, callback=_hide)
 default_task_argument = click.argument("task", metavar="[TASK.toml]", type=FILE, required=False)
+default_tasks_argument = click.argument(
+    "tasks", metavar="[TASK.toml]...", type=FILE, nargs=-1, required=False
+)
 default_fleet_option = click.option(
     "--fleet",
     metavar="FLEET.toml",
@@ -46,10 +50,13 @@ learners_option = click.option(
     "--learners", type=COUNT, help="Scale the fleet to this number of learners."
 )
 _deadline_option = click.option(
-    "--deadline", "deadline_s", type=float, help="Seconds of a cycle, instead of the task's."
+    "--deadline", "deadline_s", type=DURATION, help="Time of a cycle, instead of the task's."
 )
 _total_option = click.option(
-    "--total", "total_s", type=float, help="Seconds of the whole run, which chooses its cycles."
+    "--total",
+    "total_s",
+    type=DURATION,
+    help="Time of the whole run, such as 90, 10min or 2h, which chooses its cycles.",
 )
 _finish_by_option = click.option(
     "--finish-by", metavar="TIME", help="When the whole run ends, such as 23:00."
@@ -79,7 +86,9 @@ _start_option = click.option(
     "--start", type=FILE, metavar="MODEL", help="Start from this model.safetensors."
 )
 _aggregation_option = click.option(
-    "--aggregation", metavar="MODULE:FUNCTION", help="Aggregate updates by this function."
+    "--aggregation",
+    metavar="NAME",
+    help="Aggregate updates by mean, median, trimmed_mean, or module:function.",
 )
 
 

@@ -1,7 +1,7 @@
 """`melisma orchestrate`: train a task on devices that join over the network."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from threading import Lock
@@ -9,6 +9,7 @@ from threading import Lock
 import click
 from rich.live import Live
 
+from melisma.cli.durations import DURATION
 from melisma.cli.options import (
     COUNT,
     DEFAULT_TASK,
@@ -20,7 +21,7 @@ from melisma.cli.options import (
     show_option,
 )
 from melisma.cli.output import exit_with, has_live_terminal, write, write_json
-from melisma.cli.run import RunWatcher, live_view
+from melisma.cli.run import RunWatcher, live_view, loading_line
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
 from melisma.cli.views.run_summary_view import run_summary_view
@@ -29,7 +30,7 @@ from melisma.live.invitation import Invitation, OrchestrationObserver
 from melisma.live.orchestration import run_orchestrator
 from melisma.live.orchestrator.lobby import DEFAULT_UNTIL_READY_S, StartCondition
 from melisma.live.orchestrator_settings import DEFAULT_PORT, MAX_LEARNERS, OrchestratorSettings
-from melisma.live.preparation import prepare_task
+from melisma.live.resume_preparation import prepare_or_resume
 from melisma.runs.trace import Step
 
 
@@ -53,6 +54,10 @@ class OrchestratorScreen(OrchestrationObserver):
             yield
         finally:
             self._stop_live()
+
+    def catch_up(self, steps: Iterable[Step]) -> None:
+        """Apply the steps of earlier processes, which have printed their lines already."""
+        self._watcher.catch_up(steps)
 
     def on_invitation(self, invitation: Invitation) -> None:
         """Print the command for devices, a QR code of it in a terminal, and the addresses."""
@@ -115,11 +120,10 @@ class OrchestratorScreen(OrchestrationObserver):
 def _read_until_ready(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> float | str | None:
-    """Return seconds as a number, and a time as it is."""
+    """Return a duration in seconds, and a time as it is."""
     if value is None or ":" in value:
         return value
-    seconds: float = click.FloatRange(0)(value, parameter, context)
-    return seconds
+    return DURATION.convert(value, parameter, context)
 
 
 @click.command("orchestrate", short_help="Train a task on devices that join over the network.")
@@ -128,7 +132,7 @@ def _read_until_ready(
 @click.option(
     "--until-ready",
     callback=_read_until_ready,
-    metavar="SECONDS|TIME",
+    metavar="DURATION|TIME",
     help="Begin after this time, or at a time such as 23:00, with the learners that are ready, at "
     f"least one; default without --learners: {DEFAULT_UNTIL_READY_S:g}.",
 )
@@ -142,7 +146,9 @@ def _read_until_ready(
 @run_scheme_option
 @run_options
 @click.option(
-    "--out", type=FILE, help="Empty or new folder for results; default: a new one in runs/."
+    "--out",
+    type=FILE,
+    help="New folder for results, or that of an earlier run, which goes on; default: one in runs/.",
 )
 @click.option("--name", default="", help="Name in the network; default: that of this machine.")
 @click.option("--no-discovery", is_flag=True, help="Do not announce this machine in the network.")
@@ -182,9 +188,12 @@ def command(  # noqa: PLR0913 - one argument per option
         name=name,
         discovery=not no_discovery,
     )
+    task = task or DEFAULT_TASK
+    screen.say(loading_line(task))
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
-        prepared = prepare_task(task or DEFAULT_TASK, scheme, out, run_settings)
+        prepared = prepare_or_resume(task, scheme, out, run_settings)
+    screen.catch_up(prepared.earlier_steps)
     with screen.open():
         report = run_orchestrator(prepared, settings, screen)
     if as_json:

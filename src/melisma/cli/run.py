@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from threading import Lock
@@ -27,6 +27,8 @@ from melisma.cli.output import exit_with, has_live_terminal, write, write_json
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import FETCHING_S, cycle_line, run_view
+from melisma.cycle.events import OrchestratorRestarted, TaskContinued
+from melisma.fleet.files.task_file import read_task
 from melisma.fleet.run_settings import RunSettings
 from melisma.live.orchestrator.orchestrator import Watcher
 from melisma.live.preparation import prepare
@@ -56,6 +58,13 @@ class RunWatcher:
             self._progress.apply(step)
             self._offset_s = time.monotonic() - step.event.at_s
 
+    def catch_up(self, steps: Iterable[Step]) -> None:
+        """Apply the steps of earlier processes, which have printed their lines already."""
+        for step in steps:
+            self.apply(step)
+        self._printed_joined = self._progress.evaluated_number > 0
+        self._printed_cycle = self._progress.evaluated_number
+
     def render(self) -> RenderableType:
         """Return the view of the run now."""
         with self._lock:
@@ -73,8 +82,18 @@ class RunWatcher:
         self, step: Step, print_line: Callable[[str], object] = lambda line: write(f"{line}\n")
     ) -> None:
         """Apply one step; print a line when learners begin to measure and when a cycle ends."""
-        self.apply(step)
         progress = self._progress
+        had_ended = progress.outcome != "running"
+        self.apply(step)
+        if isinstance(step.event, OrchestratorRestarted):
+            # The clock of an emulated run stands still while it is down.
+            after = (
+                f", {downtime_s:.1f} s after" if (downtime_s := step.event.downtime_s) else " where"
+            )
+            print_line(f"the run goes on{after} it was interrupted")
+        if isinstance(step.event, TaskContinued):
+            given_up = "from another model; the cycle that was under way is given up"
+            print_line(f"the run goes on {'after its end' if had_ended else given_up}")
         if not self._printed_joined and progress.collecting and progress.current_cycle is None:
             self._printed_joined = True
             print_line(
@@ -108,6 +127,20 @@ def watch_run(watcher: RunWatcher, *, as_json: bool) -> Iterator[Watcher]:
         yield watcher.apply_and_print
 
 
+def print_note(note: str) -> None:
+    """Print what the owner should know to standard error."""
+    click.echo(f"note: {note}", err=True)
+
+
+def loading_line(task: Path) -> str:
+    """Return a line to print before model and data are loaded, which may take seconds.
+
+    Raises the error of a task file that is wrong.
+    """
+    read = read_task(task)
+    return f"loading model {read.model} and data {read.data}"
+
+
 @click.command("run", short_help="Train a task on emulated devices, by its deadline.")
 @default_task_argument
 @default_fleet_option
@@ -138,17 +171,24 @@ def command(  # noqa: PLR0913 - one argument per option
 
     Without a file: handwritten digits, on four devices of unequal speed, in under a minute.
     """
-    if not as_json and task is None:
-        write("MNIST on four emulated devices; the first run takes a while to start\n")
+    if not as_json:
+        default = "MNIST on four emulated devices; the first run takes a while to start"
+        write(f"{loading_line(task) if task else default}\n")
     files = task or DEFAULT_TASK, fleet or DEFAULT_FLEET
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
         prepared = prepare(*files, scheme, out, run_settings, learners)
     for note in prepared.notes:
-        click.echo(f"note: {note}", err=True)
+        print_note(note)
     watcher = RunWatcher()
     with watch_run(watcher, as_json=as_json) as watch:
-        report = run(prepared, port, watch, on_fetch=watcher.on_fetch)
+        report = run(
+            prepared,
+            port,
+            watch=watch,
+            on_fetch=watcher.on_fetch,
+            on_note=print_note,
+        )
     if as_json:
         write_json(report.as_dict())
     else:

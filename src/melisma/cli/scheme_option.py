@@ -28,6 +28,14 @@ run_scheme_option = click.option(
     help="Allocate by this scheme instead of the task's: "
     f"{format_schemes([*CYCLE_SCHEMES, OWN_SCHEME])}.",
 )
+SHARED_SCHEMES = [row.name for row in SCHEMES.values() if row.problem == "shared"]
+simulate_scheme_option = click.option(
+    "--scheme",
+    callback=_check_name,
+    help="Allocate by this scheme instead of the task's: "
+    f"{format_schemes([*CYCLE_SCHEMES, OWN_SCHEME])}; "
+    f"several tasks by {format_schemes(SHARED_SCHEMES)}.",
+)
 plan_scheme_option = click.option(
     "--scheme",
     callback=_check_name,

@@ -4,6 +4,7 @@ The exit code is 0 if the run succeeded, and 1 if it failed or violated an invar
 """
 
 import dataclasses
+import gc
 import sys
 import time
 from contextlib import nullcontext, redirect_stdout
@@ -19,7 +20,7 @@ from melisma.cli.options import (
     DEFAULT_TASK,
     FILE,
     default_fleet_option,
-    default_task_argument,
+    default_tasks_argument,
     faults_option,
     json_option,
     learners_option,
@@ -28,7 +29,8 @@ from melisma.cli.options import (
     show_option,
 )
 from melisma.cli.output import exit_with, write
-from melisma.cli.scheme_option import run_scheme_option
+from melisma.cli.scheme_option import simulate_scheme_option
+from melisma.cli.service_run import check_show, simulate_tasks
 from melisma.cli.status_line import status_line
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.run_summary_view import run_summary_view
@@ -41,7 +43,7 @@ from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from melisma.simulation import fault_search
-from melisma.simulation.compute.memory import keep_freed_memory
+from melisma.simulation.compute.memory import keep_freed_memory, return_freed_memory
 from melisma.simulation.fault_search import Failure, replay_command
 from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import format_faults
@@ -61,9 +63,9 @@ LONG_CYCLE_S = 10.0
 
 
 @click.command("simulate", short_help="Run a task on a fleet in virtual time.")
-@default_task_argument
+@default_tasks_argument
 @default_fleet_option
-@run_scheme_option
+@simulate_scheme_option
 @learners_option
 @click.option("--seed", type=SEED, help="Seed, instead of those of task and fleet.")
 @run_options
@@ -79,7 +81,7 @@ LONG_CYCLE_S = 10.0
 @json_option
 def command(  # noqa: PLR0913 - one argument per option
     *,
-    task: Path | None,
+    tasks: tuple[Path, ...],
     fleet: Path | None,
     scheme: str | None,
     learners: int | None,
@@ -94,7 +96,8 @@ def command(  # noqa: PLR0913 - one argument per option
 ) -> None:
     """Run TASK.toml on a fleet in virtual time: the same decisions, without the devices.
 
-    Without a file: handwritten digits, on four devices of unequal speed.
+    Several tasks share the fleet. Without a file: handwritten digits, on four devices of unequal
+    speed.
     """
     if search_faults and (faults or out):
         raise SettingError(
@@ -105,7 +108,9 @@ def command(  # noqa: PLR0913 - one argument per option
     if out is not None:
         check_run_folder(out)
     keep_freed_memory()
-    files = task or DEFAULT_TASK, fleet or DEFAULT_FLEET
+    if search_faults and len(tasks) > 1:
+        raise SettingError(f"--search-faults is for one task, found {len(tasks)}; name one")
+    files = tasks[0] if tasks else DEFAULT_TASK, fleet or DEFAULT_FLEET
     options = SimulationOptions(
         scheme,
         learners,
@@ -114,6 +119,9 @@ def command(  # noqa: PLR0913 - one argument per option
         faults,
         **dataclasses.asdict(run_settings),
     )
+    if len(tasks) > 1:
+        check_show()
+        simulate_tasks(tasks, files[1], options, out, as_json=as_json)
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
         prepared = prepare(*files, options)
@@ -146,6 +154,8 @@ def _simulate(
     invariants, progress, began = Invariants(), RunProgress(), time.monotonic()
     clock, scenario = CycleClock(prepared), prepared.scenario
     faults = format_faults(scenario.faults, FaultTargets.of_fleet(scenario.fleet))
+    for note in prepared.notes(out):
+        click.echo(f"note: {note}", err=True)
     if not as_json:
         write(f"{_heading(prepared)}\n")
 
@@ -165,6 +175,10 @@ def _simulate(
         status_line(clock.text) as erase,
     ):
         report = run(prepared, out, watch, progress)
+    # The parts of the driver refer to each other: without this, the arrays of all learners would
+    # stay while the figures of the report need as much memory again.
+    gc.collect()
+    return_freed_memory()
     if faults:
         invariants.check_end()
     if as_json:

@@ -11,6 +11,7 @@ from typing import get_args
 
 import click
 
+from melisma.cli.durations import DURATION
 from melisma.cli.options import (
     COUNT,
     DEFAULT_FLEET,
@@ -46,7 +47,7 @@ from melisma.simulation.sizing.sizing import DEFAULT_SEEDS, MAX_DEVICES, Candida
 @click.option("--visits", type=float, help="Goal: samples trained, repeated passes included.")
 @click.option("--accuracy", type=float, help="Goal: accuracy, such as 0.95; trains for real.")
 @click.option(
-    "--within", "within_s", type=float, required=True, help="Seconds in which to reach the goal."
+    "--within", "within_s", type=DURATION, required=True, help="Time in which to reach the goal."
 )
 @click.option("--kind", help="The learner or group of the fleet to count.")
 @click.option(

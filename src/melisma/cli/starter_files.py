@@ -4,14 +4,13 @@ import json
 import re
 from dataclasses import dataclass
 
+from melisma.cli.durations import parse_duration
 from melisma.errors import SettingError, suggest
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.run_time import RunTime
 
 DEFAULT_DEVICES = "raspberry-pi-3a, raspberry-pi-4, phone, jetson-nano"
 DEVICE = re.compile(r"(?:(\d+) *x? +)?([\w-]+)")
-DURATION = re.compile(r"(\d+(?:\.\d+)?) *(s|sec|seconds?|min|minutes?|h|hours?|)")
-SECONDS_OF = {"s": 1, "m": 60, "h": 3600, "": 1}
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,8 @@ def own_subject(model: str, data: str) -> Subject:
 
 def parse_time(text: str) -> RunTime:
     """Return the time of a run from `90`, `10 min`, `2 h`, `23:00` or a date and a time."""
-    if match := DURATION.fullmatch(text.strip()):
-        return RunTime(total_s=float(match[1]) * SECONDS_OF[match[2][:1]])
+    if (total_s := parse_duration(text)) is not None:
+        return RunTime(total_s=total_s)
     if ":" in text:
         return RunTime(finish_by=text.strip())
     raise SettingError(f"time {text!r}; expected such as 10 min, 2 h or 23:00")

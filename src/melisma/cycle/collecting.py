@@ -5,6 +5,7 @@ bounds at other deadlines until it can name the shortest one that works. Probing
 discloses only numbers of shards.
 """
 
+from collections.abc import Callable
 from math import inf, sqrt
 
 import numpy as np
@@ -14,7 +15,14 @@ from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import MIN_LEFT_FRACTION, admit
 from melisma.cycle.late_work import withdraw_overdue
 from melisma.cycle.learner import benchmark_s
-from melisma.cycle.planning import count_held_ahead, plan_cycle, ready_learners
+from melisma.cycle.planning import (
+    count_held_ahead,
+    is_awaited,
+    is_ready,
+    plan_cycle,
+    ready_learners,
+)
+from melisma.cycle.ragged import blocks
 from melisma.cycle.rounds import (
     MAX_EMPTY_CYCLES,
     dispatch,
@@ -23,9 +31,10 @@ from melisma.cycle.rounds import (
     wake,
 )
 from melisma.cycle.sampling import draw_if_none, draw_learners, draws_all
+from melisma.cycle.sharing import request_shares
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
 from melisma.errors import InfeasibleError, SchemeError
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import Bools, Ints
 
 # Wait for answers up to this many deadlines, longer while there is no answer at all.
 ANSWER_DEADLINES = 2.0
@@ -55,8 +64,10 @@ def begin_cycle(state: CycleState, at_s: float) -> Commands:
     learners = state.learners
     learners.work[:] = WorkStatus.NONE
     learners.bounds[:] = -1
+    if state.scheme.costs_in == "present":
+        learners.costs[:] = np.nan
     state.clear_assignments()
-    state.refusal = ""
+    state.lost_work = ""
     return [*withdraw_overdue(state), *collect(state, at_s)]
 
 
@@ -83,7 +94,12 @@ def collect(state: CycleState, at_s: float) -> Commands:
 
 
 def dispatch_or_lengthen(state: CycleState, at_s: float) -> Commands:
-    """Dispatch work; a cycle that chooses its length is longer if no learner can train a shard."""
+    """Dispatch work, or request shares.
+
+    A cycle that chooses its length is longer if no learner can train a shard.
+    """
+    if state.shared:
+        return [request_shares(state)]
     if state.schedule is None or can_plan(state):
         return dispatch(state, at_s)
     length_s = state.schedule.lengthen(state.task.deadline_s, at_s)
@@ -100,6 +116,13 @@ def dispatch_or_lengthen(state: CycleState, at_s: float) -> Commands:
     )
 
 
+def repeat_request(state: CycleState, at_s: float) -> Commands:
+    """Request shares anew, as the learners have changed; collect costs if none is ready."""
+    if not ready_learners(state).size:
+        return collect(state, at_s)
+    return [request_shares(state)]
+
+
 def await_learners(state: CycleState) -> Commands:
     """Wait for a learner that joins, for `absence_s` since the last one left."""
     state.stage, state.unanswered_requests = Stage.WAITING, 0
@@ -112,6 +135,9 @@ def ask_late(state: CycleState, learners: Ints, at_s: float) -> Commands:
     """Ask learners that joined after others were asked, so that they take part in this cycle."""
     left_s, learners = state.deadline_at_s - at_s, learners[state.learners.drawn[learners]]
     training = state.stage is Stage.TRAINING
+    if learners.size and state.shared and state.stage in (Stage.SHARING, Stage.TRAINING):
+        # It has nothing else to do, and may work for this task in the next round.
+        return [benchmark(state, np.sort(learners))]
     if (
         not learners.size
         or not state.task.extension
@@ -156,6 +182,8 @@ def on_costs(state: CycleState, event: events.CostsReported) -> Commands:
     state.learners.answer_awaited[learners] = True
     if state.stage is Stage.TRAINING:
         return admit(state, learners, event.at_s)
+    if state.stage is Stage.SHARING:
+        return repeat_request(state, event.at_s)
     waiting = state.stage is Stage.COLLECTING and state.needs != "bounds"
     return continue_if_ready(state, event.at_s) if waiting else []
 
@@ -183,33 +211,40 @@ def on_bounds(state: CycleState, event: events.BoundsReported) -> Commands:
 
 def continue_if_ready(state: CycleState, at_s: float) -> Commands:
     """Go on when all awaited learners have answered, or when time is up and some have."""
-    ready, learners = ready_learners(state), state.learners
+    learners = state.learners
     if not (learners.present & learners.drawn).any():
         return collect(state, at_s)
-    if not ready.size:
+    if not _holds_for_any(is_ready, state):
         return ask_again(state, at_s) if at_s >= state.limit_s else []
     state.unanswered_requests = 0
-    missing = learners.present & learners.drawn & learners.answer_awaited
-    missing[ready] = False
-    if missing.any() and at_s < state.limit_s:
+    waiting = _holds_for_any(is_awaited, state)
+    if waiting and at_s < state.limit_s:
         if not state.task.extension or state.stage is Stage.PROBING:
             return extend_wait(state, at_s)
         if state.first_ready_s == inf:
             state.first_ready_s = at_s
             shorten_wait(state)
             return wake(state)
-        if at_s < begin_limit_s(state) or not can_begin(state, ready):
+        if at_s < begin_limit_s(state) or not can_begin(state):
             return []
-    elif missing.any() and at_s < answer_limit_s(state) and not can_begin(state, ready):
+    elif waiting and at_s < answer_limit_s(state) and not can_begin(state):
         state.limit_s = answer_limit_s(state)
         return wake(state)
-    learners.answer_awaited &= ~missing
-    feasible = state.needs != "bounds" or bool(learners.bounds[ready].any())
+    learners.answer_awaited &= ~is_awaited(state)
+    feasible = state.needs != "bounds" or bool(learners.bounds[is_ready(state)].any())
     if state.stage is Stage.PROBING:
         return narrow_probe(state, at_s, feasible=feasible)
     if feasible or state.schedule is not None:
         return dispatch_or_lengthen(state, at_s)
     return begin_probing(state, at_s)
+
+
+def _holds_for_any(condition: Callable[[CycleState, slice], Bools], state: CycleState) -> bool:
+    """Return whether a condition holds for any learner, looking no further than its block.
+
+    This is asked for each group of answers, in a run of a million learners thousands of times.
+    """
+    return any(condition(state, rows).any() for rows in blocks(state.learners.present.size))
 
 
 def ask_again(state: CycleState, at_s: float) -> Commands:
@@ -255,17 +290,22 @@ def answer_limit_s(state: CycleState) -> float:
     return state.asked_s + max(ANSWER_DEADLINES * state.task.deadline_s, FIRST_ANSWER_S)
 
 
-def can_begin(state: CycleState, ready: Ints) -> bool:
+def can_begin(state: CycleState) -> bool:
     """Return whether the ready learners can begin without the others; a later cycle always does."""
     if state.cycle > 1 or state.stage is Stage.PROBING:
         return True
     if state.needs == "bounds":
-        return bool(state.learners.bounds[ready].any())
+        return bool(state.learners.bounds[is_ready(state)].any())
     return can_plan(state)
 
 
 def can_plan(state: CycleState) -> bool:
-    """Return whether the scheme finds a plan with work for some learner."""
+    """Return whether the scheme finds a plan with work for some learner.
+
+    A shared task is planned later, with others.
+    """
+    if state.shared:
+        return bool(is_ready(state).any())
     try:
         return bool(plan_cycle(state).assigned.any())
     except InfeasibleError:

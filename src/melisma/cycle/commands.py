@@ -37,13 +37,26 @@ class AskBound(Command, frozen=True, kw_only=True, eq=False):
     held: Ints
 
 
+class RequestShares(Command, frozen=True, kw_only=True, eq=False):
+    """Request learners and shards for a cycle of a shared task; replaces an earlier request.
+
+    `learners` are those that are ready, with their `costs` as they reported them: `COSTS` by
+    `PARTS` by learners.
+    """
+
+    cycle: int
+    learners: Ints
+    costs: Floats
+
+
 class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     """Send an assignment to each learner.
 
     In federated learning `shards` are numbers on the device itself. `tail_s` is how long after the
     deadline updates are accepted; `predicted_s` how long each assignment should take, NaN if
     unknown. `no_pass` lists learners with planned shards but no time for one pass over them: they
-    get no assignment. `drawn` are the learners of the cycle's sample, if the task has one.
+    get no assignment. `drawn` are the learners of the cycle's sample, if the task has one, or
+    those that a shared task was granted.
     """
 
     learners: Ints
@@ -70,6 +83,21 @@ class Extend(Command, frozen=True, kw_only=True, eq=False):
     shards: RaggedArray
     passes: Ints
     handed_on: Ints
+
+
+class Resend(Command, frozen=True, kw_only=True, eq=False):
+    """Repeat assignments whose instruction may be lost; learners that have them ignore it.
+
+    Attempt 1 is the assignment itself, others are its extensions. Shards that were taken back are
+    not repeated.
+    """
+
+    learners: Ints
+    cycle: int
+    attempts: Ints
+    shards: RaggedArray
+    passes: Ints
+    seconds_left: float
 
 
 class Prefetch(Command, frozen=True, kw_only=True, eq=False):
@@ -161,8 +189,10 @@ class Finish(Command, frozen=True, kw_only=True, eq=False):
 AnyCommand = (
     Benchmark
     | AskBound
+    | RequestShares
     | Dispatch
     | Extend
+    | Resend
     | Prefetch
     | Withdraw
     | Wake

@@ -9,7 +9,7 @@ import numpy as np
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.disclosure import Disclosure
 from melisma.fleet.array_types import NO_FLOATS, NO_INTS, Floats, Ints
-from melisma.fleet.task import Task
+from melisma.fleet.task import StopSettings, Task
 
 COSTS = ("train_s", "ship_s", "fixed_s")
 PARTS = ("mean", "spread", "count")
@@ -29,7 +29,8 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
     `shard_samples` is the number of samples of each shard; empty in federated learning, where the
     orchestrator has no shards. `rates` are the rates of learners in the order of `RATES`, if known.
     `absence_s` is how long the run waits for a learner if all have left; 0 if none can come back.
-    `ends_s` is the instant by which a run with a total time ends.
+    `ends_s` is the instant by which a run with a total time ends. A `shared` task shares its
+    learners with other tasks: it requests the shards of each learner instead of planning them.
     """
 
     run: str
@@ -40,12 +41,33 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
     rates: Floats = NO_FLOATS
     absence_s: float = 0.0
     ends_s: float | None = None
+    shared: bool = False
 
 
 class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):
     """The run was cancelled."""
 
     reason: str
+
+
+class TaskContinued(Event, frozen=True, kw_only=True, eq=False):
+    """A run that had ended goes on, up to cycle `cycles`, with `learner_count` learners.
+
+    `stop` replaces the goal of the task, and `ends_s` the instant by which a run with a total time
+    ends. `model` is the version of the parameters to go on with, None for the latest.
+    """
+
+    cycles: int | None
+    learner_count: int
+    stop: StopSettings = StopSettings()
+    ends_s: float | None = None
+    model: int | None = None
+
+
+class OrchestratorRestarted(Event, frozen=True, kw_only=True, eq=False):
+    """The orchestrator restarted after `downtime_s`; learners have gone on meanwhile."""
+
+    downtime_s: float
 
 
 class LearnersRegistered(Event, frozen=True, kw_only=True, eq=False):
@@ -65,6 +87,12 @@ class LearnersJoined(Event, frozen=True, kw_only=True, eq=False):
     names: tuple[str, ...]
     discloses: tuple[Disclosure, ...]
     local_shard_samples: RaggedArray = NO_ROWS
+
+
+class LearnersResumed(Event, frozen=True, kw_only=True, eq=False):
+    """Learners restarted and are ready to go on with their assignments."""
+
+    learners: Ints
 
 
 class LearnersLeft(Event, frozen=True, kw_only=True, eq=False):
@@ -103,6 +131,19 @@ class ProgressReported(Event, frozen=True, kw_only=True, eq=False):
     learners: Ints
     cycle: int
     visits: Ints
+
+
+class SharesGranted(Event, frozen=True, kw_only=True, eq=False):
+    """A shared task was granted learners for its cycle, and this many shards for each of them."""
+
+    learners: Ints
+    shards: Ints
+
+
+class SharesRefused(Event, frozen=True, kw_only=True, eq=False):
+    """No plan gives a shared task what it needs, not even without other tasks."""
+
+    reason: str
 
 
 class ShardsRequested(Event, frozen=True, kw_only=True, eq=False):
@@ -158,15 +199,17 @@ class TimeReached(Event, frozen=True, kw_only=True, eq=False):
 
 
 class Aggregated(Event, frozen=True, kw_only=True, eq=False):
-    """The updates of a cycle were aggregated.
+    """The updates of a cycle were aggregated; `model` is the version of the parameters since then.
 
     `loss` is the training loss of each averaged update, where updates did not report it. `guarded`
     are the learners whose update changed the model too far, with the cycle of its assignment:
-    `scales` are the factors by which the changes were reduced, 0 if the update was left out.
+    `scales` are the factors by which the changes were reduced, 0 if the update was left out. It is
+    NaN for an update that was left out because it was damaged on the orchestrator's disk.
     """
 
     cycle: int
     seconds: float
+    model: int = 0
     loss: Floats = NO_FLOATS
     guarded: Ints = NO_INTS
     guarded_cycles: Ints = NO_INTS
@@ -189,12 +232,17 @@ class Evaluated(Event, frozen=True, kw_only=True, eq=False):
 AnyEvent = (
     TaskSubmitted
     | TaskCancelled
+    | TaskContinued
+    | OrchestratorRestarted
     | LearnersRegistered
     | LearnersJoined
+    | LearnersResumed
     | LearnersLeft
     | IdentitiesShared
     | CostsReported
     | BoundsReported
+    | SharesGranted
+    | SharesRefused
     | ProgressReported
     | ShardsRequested
     | ShardsReleased

@@ -11,7 +11,7 @@ from melisma.cycle import commands, events
 from melisma.cycle.commands import Commands
 from melisma.cycle.dealing import match_holders
 from melisma.cycle.learner import bound_by_costs
-from melisma.cycle.planning import deal, dismiss, give, ready_learners, reported_costs
+from melisma.cycle.planning import deal, dismiss, give, is_ready, reported_costs
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.cycle.state import CycleState, Stage, WorkStatus
 from melisma.fleet.array_types import NO_INTS, Ints
@@ -203,10 +203,15 @@ def admit(state: CycleState, learners: Ints, at_s: float) -> Commands:
     left_s, table = state.deadline_at_s - at_s, state.learners
     if state.stage is not Stage.TRAINING or not state.task.extension:
         return []
+    if state.shared:
+        return []  # The others train for other tasks.
     if left_s < MIN_LEFT_FRACTION * state.task.deadline_s:
         return []
-    ready = np.intersect1d(learners, ready_learners(state))
-    learners = ready[table.work[ready] == WorkStatus.NONE]
+    # A sort of the million learners that can answer at once takes longer than a mask.
+    admitted = np.zeros(table.present.size, np.bool_)
+    admitted[learners] = True
+    admitted &= is_ready(state) & (table.work == WorkStatus.NONE)
+    learners = np.flatnonzero(admitted)
     if not learners.size:
         return []
     passes = _passes_of_others(state)
@@ -216,7 +221,7 @@ def admit(state: CycleState, learners: Ints, at_s: float) -> Commands:
         if learners.size == 1:
             return dismiss(state, learners.tolist())
         # Learners that became ready together: find the one whose costs cannot be used.
-        return [command for each in learners for command in admit(state, each[None], at_s)]
+        return [command for each in learners[:, None] for command in admit(state, each, at_s)]
     learners, shards, _ = supply(state, learners, wanted, copies=True)
     if not learners.size:
         return []

@@ -50,10 +50,8 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
     table, learners = state.learners, event.learners[late]
     if not learners.size:
         return
-    assignments = [assigned for cycle, assigned in state.late_assignments if cycle == event.cycle]
-    for assigned in later_attempts(state, assignments, learners, event.attempts[late]):
-        np.subtract.at(table.late_samples, assigned.learners, assigned.samples)
-        return_shards(state, event.cycle, assigned.learners, assigned.shards)
+    attempts = event.attempts[late]
+    return_unused(state, event.cycle, learners, attempts)
     samples, passes = table.late_samples[learners], table.late_passes[learners]
     weights = update_weights(samples, passes, event.visits_of_plan[late])
     counted = (weights > 0) & (not event.refused)
@@ -65,7 +63,7 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
             commands.LateUpdates(
                 learners[counted],
                 np.full(int(counted.sum()), event.cycle),
-                event.attempts[late][counted],
+                attempts[counted],
                 weights[counted],
                 visits[counted],
                 count_steps(visits, samples, state.task.batch)[counted]
@@ -73,6 +71,17 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
                 else NO_INTS,
             )
         )
+
+
+def return_unused(state: CycleState, cycle: int, learners: Ints, attempts: Ints) -> None:
+    """Return the shards of extensions that learners with late work did not begin to train."""
+    table = state.learners
+    if not (attempts < table.late_attempts[learners]).any():
+        return
+    assignments = [assigned for number, assigned in state.late_assignments if number == cycle]
+    for assigned in later_attempts(state, assignments, learners, attempts):
+        np.subtract.at(table.late_samples, assigned.learners, assigned.samples)
+        return_shards(state, cycle, assigned.learners, assigned.shards)
 
 
 def later_attempts(
@@ -89,6 +98,8 @@ def later_attempts(
 def lose_late(state: CycleState, learners: Ints) -> None:
     """Return the shards of late work that will not count; learners without any are ignored."""
     table = state.learners
+    if not learners.size:
+        return
     lost = np.zeros(table.present.size, np.bool_)
     lost[learners[table.late_cycles[learners] > 0]] = True
     if lost.any():

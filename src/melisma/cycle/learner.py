@@ -37,8 +37,9 @@ RELEASE_FRACTION = 0.1
 BENCHMARK_FRACTION = 0.15
 # In a benchmark, model and shards are fetched for up to this part of it; the rest is for training.
 BENCHMARK_FETCH_FRACTION = 1 / 3
-# A benchmark uploads this part of the bytes of an update, to measure the uplink.
-UPLOAD_FRACTION = 1 / 8
+# A benchmark uploads this part of an update to measure the uplink, or the whole of a small one: a
+# few bytes take as long as a call does, and its delays must not be extrapolated.
+PROBE_FRACTION, MIN_PROBE_BYTES = 1 / 8, 1 << 14
 # A learner requests shards at most once in this part of the deadline.
 REQUEST_FRACTION = 0.1
 # A learner at work has left if it is silent for this part of its predicted time, within these
@@ -147,6 +148,11 @@ def subset_shards(task: Task, learners: Ints) -> RaggedArray:
     count = min(SUBSET_SHARDS, task.shards)
     numbers = (first[:, None] + np.arange(count)) % task.shards
     return RaggedArray(np.full(learners.size, count), numbers.ravel())
+
+
+def probe_bytes(update_bytes: int) -> int:
+    """Return how many bytes of an update a benchmark uploads."""
+    return min(update_bytes, max(MIN_PROBE_BYTES, round(PROBE_FRACTION * update_bytes)))
 
 
 def shard_bound(history: CostHistory, task: Task, deadline_s: float, held: ArrayLike) -> Ints:

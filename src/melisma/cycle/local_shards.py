@@ -4,6 +4,8 @@ The shards of each learner are in a random order of their own that is dealt roun
 is a number on its device.
 """
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from melisma.cycle.cache_index import EMPTY_CACHE
@@ -12,6 +14,7 @@ from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.rng import uniform
 
 
+@dataclass(eq=False)
 class ShardSizes:
     """Samples by shard number; each device has numbers of its own in federated learning.
 
@@ -19,10 +22,9 @@ class ShardSizes:
     the index of its first shard in `samples`, and `counts` is the number of its shards.
     """
 
-    def __init__(self, central: Ints) -> None:
-        self.samples = central
-        self.starts = np.zeros(0, np.int64)
-        self.counts = np.zeros(0, np.int64)
+    samples: Ints
+    starts: Ints = field(default_factory=lambda: NO_INTS)
+    counts: Ints = field(default_factory=lambda: NO_INTS)
 
     def add(self, learners: Ints, samples: RaggedArray) -> None:
         """Set the samples of each shard on devices; a learner that joins again replaces its own."""
@@ -51,6 +53,7 @@ class ShardSizes:
             self.counts = np.pad(self.counts, (0, missing))
 
 
+@dataclass(eq=False)
 class LocalShards:
     """The sizes of the shards on all devices, their order, and the position of each learner.
 
@@ -58,9 +61,9 @@ class LocalShards:
     `positions` is the next one of each learner in that order.
     """
 
-    def __init__(self) -> None:
-        self.sizes = ShardSizes(NO_INTS)
-        self.shards = self.positions = NO_INTS
+    sizes: ShardSizes = field(default_factory=lambda: ShardSizes(NO_INTS))
+    shards: Ints = field(default_factory=lambda: NO_INTS)
+    positions: Ints = field(default_factory=lambda: NO_INTS)
 
     def add(self, learners: Ints, samples: RaggedArray, seed: int) -> None:
         """Set the samples of each shard of learners; one that joins again starts over."""

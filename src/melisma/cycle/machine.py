@@ -5,6 +5,7 @@ A run starts when all expected learners have joined. Its loop, by event, until `
     LearnersJoined            begin_run -> begin_cycle       request costs or bounds (`collecting`)
     Costs/BoundsReported      continue_if_ready -> dispatch  plan, deal and send work (`rounds`)
     ShardsRequested/Released  extend                         further shards (`extensions`)
+    SharesGranted             on_granted -> assign           dispatch, if shared (`sharing`)
     UpdatesReceived           close_if_complete              aggregate when the last update is in
     TimeReached               on_time                        go on without the missing learners
     LearnersLeft              on_left                        await a learner if all have left
@@ -27,21 +28,26 @@ from melisma.cycle.collecting import (
     continue_if_ready,
     on_bounds,
     on_costs,
+    repeat_request,
 )
 from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, on_released, on_requested, take_back_work
 from melisma.cycle.late_work import lose_late
+from melisma.cycle.restarts import on_continued, on_restarted, on_resumed
 from melisma.cycle.rounds import (
     MAX_EMPTY_CYCLES,
+    NO_UPDATE,
+    TIME_IS_UP,
     close_if_complete,
+    end_in_time,
     finish,
     on_limit,
-    on_progress,
     on_updates,
     withdraw,
     withdraw_open_work,
 )
 from melisma.cycle.sampling import await_next_draw, sample_size
+from melisma.cycle.sharing import check_shared, on_granted, on_refused
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
 from melisma.disclosure import DISCLOSURE
 from melisma.errors import MelismaError, SettingError
@@ -49,17 +55,17 @@ from melisma.fleet.array_types import Ints
 
 # End the run after this many models in a row whose loss is not finite.
 MAX_REJECTED_MODELS = 3
-TIME_IS_UP = "no time is left for another cycle"
 
 
 class CycleMachine:
     """Decides what happens in one run.
 
-    It is deterministic: replaying the same events gives the same commands.
+    It is deterministic: replaying the same events gives the same commands. With a `state` it goes
+    on from there.
     """
 
-    def __init__(self) -> None:
-        self._state: CycleState | None = None
+    def __init__(self, state: CycleState | None = None) -> None:
+        self._state = state
 
     @property
     def state(self) -> CycleState:
@@ -75,7 +81,7 @@ class CycleMachine:
             return []
         if self._state is None:
             raise MelismaError(f"{type(event).__name__} before any task was submitted")
-        if self._state.stage is Stage.FINISHED:
+        if self._state.stage is Stage.FINISHED and not isinstance(event, events.TaskContinued):
             return []
         return HANDLERS[type(event)](self._state, event)
 
@@ -89,6 +95,9 @@ def submit(event: events.TaskSubmitted) -> CycleState:
 def check_submission(event: events.TaskSubmitted) -> None:
     """Raise `SettingError` if the scheme of the task cannot run it."""
     task, scheme = event.task, get_scheme(event.task.scheme)
+    if event.shared:
+        check_shared(task, scheme)
+        return
     scheme.check_cycle()
     scheme.check_passes(task.passes)
     learners = sample_size(task.sample, event.learner_count)
@@ -110,6 +119,11 @@ def on_registered(state: CycleState, event: events.LearnersRegistered) -> Comman
 
 def on_shared(state: CycleState, event: events.IdentitiesShared) -> Commands:  # noqa: ARG001 - for the report
     """Change nothing: each learner has one session, whatever devices use its identity."""
+    return []
+
+
+def on_progress(state: CycleState, event: events.ProgressReported) -> Commands:  # noqa: ARG001 - for the display
+    """Change nothing: no decision depends on progress, which is therefore not journaled."""
     return []
 
 
@@ -158,6 +172,8 @@ def on_left(state: CycleState, event: events.LearnersLeft) -> Commands:
     learners = state.learners
     learners.make_room(int(event.learners.max()) + 1)
     learners.present[event.learners] = False
+    if (learners.work[event.learners] == WorkStatus.ASSIGNED).any():
+        state.lost_work = f"{NO_UPDATE}; {event.reason}"
     forget(state, event.learners)
     joining = state.stage is Stage.JOINING
     if joining:
@@ -169,7 +185,7 @@ def on_left(state: CycleState, event: events.LearnersLeft) -> Commands:
     if state.stage is Stage.WAITING:
         return []
     state.left_s, state.departure = event.at_s, event.reason
-    if state.stage in COLLECTING_STAGES:
+    if state.stage in (*COLLECTING_STAGES, Stage.SHARING):
         return await_learners(state)
     return continue_run(state, event.at_s)
 
@@ -182,6 +198,8 @@ def continue_run(state: CycleState, at_s: float) -> Commands:
         return collect(state, at_s)
     if state.stage in COLLECTING_STAGES:
         return continue_if_ready(state, at_s)
+    if state.stage is Stage.SHARING:
+        return repeat_request(state, at_s)
     return [*extend(state), *close_if_complete(state, at_s)]
 
 
@@ -223,18 +241,9 @@ def on_time(state: CycleState, event: events.TimeReached) -> Commands:
     return on_limit(state, event.at_s) if state.stage is Stage.TRAINING else []
 
 
-def end_in_time(state: CycleState) -> Commands:
-    """Finish a run whose total time is up, unless its last model is being evaluated."""
-    if state.stage in (Stage.AGGREGATING, Stage.EVALUATING):
-        return []
-    if state.cycle <= 1:
-        problem = "is too short: no cycle began in time; use a longer one"
-        return finish(state, "failed", f"total_s = {state.task.total_s:g} {problem}")
-    return finish(state, "finished", TIME_IS_UP)
-
-
 def on_aggregated(state: CycleState, event: events.Aggregated) -> Commands:
     """Evaluate the new model; fail if the guard left out all updates of several averages."""
+    state.unaveraged = False
     all_left_out = 0 < state.averaged == int((event.scales == 0).sum())
     state.left_out_averages = state.left_out_averages + 1 if all_left_out else 0
     if state.left_out_averages >= MAX_EMPTY_CYCLES:
@@ -300,10 +309,13 @@ def on_cancelled(state: CycleState, event: events.TaskCancelled) -> Commands:
 HANDLERS: dict[type[events.Event], Callable[[CycleState, Any], Commands]] = {
     events.LearnersRegistered: on_registered,
     events.LearnersJoined: on_joined,
+    events.LearnersResumed: on_resumed,
     events.LearnersLeft: on_left,
     events.IdentitiesShared: on_shared,
     events.CostsReported: on_costs,
     events.BoundsReported: on_bounds,
+    events.SharesGranted: on_granted,
+    events.SharesRefused: on_refused,
     events.ProgressReported: on_progress,
     events.ShardsRequested: on_requested,
     events.ShardsReleased: on_released,
@@ -312,4 +324,6 @@ HANDLERS: dict[type[events.Event], Callable[[CycleState, Any], Commands]] = {
     events.Aggregated: on_aggregated,
     events.Evaluated: on_evaluated,
     events.TaskCancelled: on_cancelled,
+    events.TaskContinued: on_continued,
+    events.OrchestratorRestarted: on_restarted,
 }

@@ -22,7 +22,7 @@ from melisma.cycle.events import COSTS
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.cycle.state import AssignedShards, CycleState
 from melisma.errors import InfeasibleError, SchemeError
-from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.array_types import Bools, Floats, Ints
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
@@ -31,6 +31,7 @@ from melisma.fleet.task import Task
 MAX_DEADLINES_TRIED, LEAST_DEADLINE_STEP = 100, 1.001
 # Of the learners with the most unusual costs, this many are tried as the cause of a failed plan.
 MAX_SUSPECTS = 16
+ALL = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +58,27 @@ class PlannedCycle:
         return self.learners[(self.plan.shards > 0) & ~self.assigned]
 
 
-def ready_learners(state: CycleState) -> Ints:
-    """Return the learners of this cycle's sample that reported what the scheme needs."""
+def is_ready(state: CycleState, rows: slice = ALL) -> Bools:
+    """Return whether each learner is in this cycle's sample and reported what the scheme needs."""
     learners = state.learners
-    reported = {
-        "costs": ~np.isnan(learners.costs).any(axis=(0, 1)),
-        "bounds": learners.bounds >= 0,
-    }
-    drawn = learners.present & learners.drawn
-    return np.flatnonzero(drawn & reported.get(state.needs, drawn))
+    ready: Bools = learners.present[rows] & learners.drawn[rows]
+    if state.needs == "costs":
+        ready &= ~np.isnan(learners.costs[:, :, rows]).any(axis=(0, 1))
+    elif state.needs == "bounds":
+        ready &= learners.bounds[rows] >= 0
+    return ready
+
+
+def is_awaited(state: CycleState, rows: slice = ALL) -> Bools:
+    """Return whether each learner is in this cycle's sample and has yet to report."""
+    learners = state.learners
+    awaited = learners.present[rows] & learners.drawn[rows] & learners.answer_awaited[rows]
+    return awaited & ~is_ready(state, rows)
+
+
+def ready_learners(state: CycleState) -> Ints:
+    """Return the learners for which `is_ready` holds."""
+    return np.flatnonzero(is_ready(state))
 
 
 def plan_cycle(state: CycleState) -> PlannedCycle:

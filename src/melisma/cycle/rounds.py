@@ -29,6 +29,8 @@ MIN_TAIL_FRACTION, MAX_TAIL_FRACTION = 0.1, 0.5
 MAX_WEIGHT_FACTOR = 10.0
 # End the run after this many cycles in a row without an update.
 MAX_EMPTY_CYCLES = 3
+TIME_IS_UP = "no time is left for another cycle"
+NO_UPDATE = "no update was received"
 
 
 def dispatch(state: CycleState, at_s: float) -> Commands:
@@ -88,8 +90,15 @@ def assign(state: CycleState, planned: PlannedCycle) -> commands.Dispatch:
         tail_s=state.tail_s,
         predicted_s=planned.predicted_s[assigned],
         no_pass=planned.no_pass,
-        drawn=NO_INTS if state.task.sample is None else np.flatnonzero(table.drawn),
+        drawn=drawn_learners(state, learners),
     )
+
+
+def drawn_learners(state: CycleState, assigned: Ints) -> Ints:
+    """Return the learners that take part in the cycle, if others are present."""
+    if state.shared:
+        return assigned
+    return NO_INTS if state.task.sample is None else np.flatnonzero(state.learners.drawn)
 
 
 def start_round(state: CycleState, at_s: float) -> None:
@@ -98,9 +107,16 @@ def start_round(state: CycleState, at_s: float) -> None:
     tail_s = max(MIN_TAIL_FRACTION * deadline_s, 2 * state.recent_lateness_s)
     state.tail_s = min(tail_s, MAX_TAIL_FRACTION * deadline_s)
     state.last_deadline_at_s = state.deadline_at_s
-    state.stage, state.began_s = Stage.TRAINING, at_s
-    state.limit_s = state.deadline_at_s + (state.tail_s if state.task.quorum == 1.0 else 0.0)
+    state.stage, state.began_s, state.unaveraged = Stage.TRAINING, at_s, True
+    state.quorum_from_s = state.deadline_at_s
+    set_limit(state)
     state.recent_lateness_s /= 2
+
+
+def set_limit(state: CycleState) -> None:
+    """Let the round end when the quorum suffices; without a quorum after the tail."""
+    latest_s = state.deadline_at_s + state.tail_s
+    state.limit_s = latest_s if state.task.quorum == 1.0 else state.quorum_from_s
 
 
 def describe_short_deadline(state: CycleState, count: int) -> str:
@@ -134,14 +150,6 @@ def benchmark_left_out(state: CycleState, planned: PlannedCycle) -> Commands:
             seconds=benchmark_s(state.task),
         )
     ]
-
-
-def on_progress(state: CycleState, event: events.ProgressReported) -> Commands:
-    """Store the visits made so far by learners at work."""
-    if event.cycle == state.cycle:
-        at_work = state.learners.work[event.learners] == WorkStatus.ASSIGNED
-        state.learners.visits[event.learners[at_work]] = event.visits[at_work]
-    return []
 
 
 def on_updates(state: CycleState, event: events.UpdatesReceived) -> Commands:
@@ -178,7 +186,7 @@ def receive(state: CycleState, event: events.UpdatesReceived, awaited: Bools) ->
         event.visits[awaited], table.samples[learners], table.passes[learners]
     )
     table.attempts[learners] = event.attempts[awaited]
-    state.refusal = event.refused or state.refusal
+    state.lost_work = event.refused or state.lost_work
     trained = table.visits[learners] > 0
     if not state.federated and trained.any():
         mark_held(state, learners[trained], event.shipped[awaited][trained], released)
@@ -212,7 +220,7 @@ def close_if_complete(state: CycleState, at_s: float) -> Commands:
         return []
     complete = not state.learners.having(WorkStatus.ASSIGNED).size
     # An update has the instant of its arrival, which may lie before that of an earlier event.
-    passed = at_s >= state.deadline_at_s or state.limit_s > state.deadline_at_s
+    passed = at_s >= state.quorum_from_s or state.limit_s > state.quorum_from_s
     if complete or (passed and has_quorum(state)):
         return close_cycle(state, at_s)
     return []
@@ -243,7 +251,7 @@ def close_cycle(state: CycleState, at_s: float) -> Commands:
     ended = end_open_work(state)
     received = state.learners.having(WorkStatus.RECEIVED)
     if not state.learners.weights(received).any() and not state.carried:
-        return [*ended, *record_empty_cycle(state, state.refusal or "no update was received")]
+        return [*ended, *record_empty_cycle(state, state.lost_work or NO_UPDATE)]
     state.empty_cycles = 0
     reason = "all updates are in"
     if state.learners.having(WorkStatus.LATE).size or ended:
@@ -267,6 +275,8 @@ def prefetch(state: CycleState) -> Commands:
     table, task = state.learners, state.task
     if not task.overlap or state.federated or state.cycle == task.cycles:
         return []
+    if state.shared:
+        return []  # The learners may train for other tasks next.
     if task.sample is not None and not draws_all(state):
         return []  # Others may be drawn next.
     learners = np.flatnonzero(table.present & (table.shards > 0))
@@ -360,3 +370,13 @@ def finish(state: CycleState, outcome: commands.Outcome, reason: str) -> Command
     """Finish the run."""
     state.stage = Stage.FINISHED
     return [commands.Finish(reason=reason, outcome=outcome)]
+
+
+def end_in_time(state: CycleState) -> Commands:
+    """Finish a run whose total time is up, unless its last model is being evaluated."""
+    if state.stage in (Stage.AGGREGATING, Stage.EVALUATING):
+        return []
+    if state.cycle <= 1:
+        problem = "is too short: no cycle began in time; use a longer one"
+        return finish(state, "failed", f"total_s = {state.task.total_s:g} {problem}")
+    return finish(state, "finished", TIME_IS_UP)

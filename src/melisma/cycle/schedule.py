@@ -69,10 +69,10 @@ class Schedule:
 
     def lengthen(self, length_s: float, at_s: float) -> float | None:
         """Return a longer length for a cycle that is too short for a shard, None without time."""
-        longest_s = (1.0 - LAST_TAIL_FRACTION) * (self.stop_s - at_s)
+        longest_s = _round_down((1.0 - LAST_TAIL_FRACTION) * (self.stop_s - at_s))
         if length_s >= longest_s:
             return None
-        self.least_s = _round_down(min(2.0 * length_s, longest_s))
+        self.least_s = min(2.0 * length_s, longest_s)
         return self.least_s
 
     def record_dispatch(self, at_s: float) -> None:
@@ -98,6 +98,10 @@ class Schedule:
         if total:
             fixed_s = weighted / total
             self.fixed_s = fixed_s if isnan(self.fixed_s) else (self.fixed_s + fixed_s) / 2
+
+    def exclude(self, downtime_s: float) -> None:
+        """Leave the time without an orchestrator out of the gap and of the time to evaluate."""
+        self._closed_s += downtime_s
 
     def record_evaluation(self, at_s: float) -> None:
         """Learn how long it takes to average and evaluate."""

@@ -35,6 +35,7 @@ class Stage(StrEnum):
     COLLECTING = "collecting"  # learners report costs or bounds
     WAITING = "waiting"  # all learners have left: wait for one that joins
     PROBING = "probing"  # no learner can meet the deadline: search for one that works
+    SHARING = "sharing"  # a shared task waits for the shares that it requested
     TRAINING = "training"
     AGGREGATING = "aggregating"
     EVALUATING = "evaluating"
@@ -151,8 +152,9 @@ class LearnerTable:
         """The shards that learners hold, as shown by updates: pairs of position and learner."""
         if self._newly_held:
             # Each merge copies the whole index, so merge the shards of many updates at once.
-            pairs = (np.concatenate(parts) for parts in zip(*self._newly_held, strict=True))
-            self._held, self._newly_held = self._held.union(*pairs), []
+            positions, learners = map(np.concatenate, zip(*self._newly_held, strict=True))
+            self._newly_held = []  # before the merge, which needs memory itself
+            self._held = self._held.union(positions, learners)
         return self._held
 
     def hold(self, positions: Ints, learners: Ints) -> None:
@@ -199,6 +201,7 @@ class CycleState:
     deck: Deck
     learners: LearnerTable
     expected: int  # learners to wait for before the first cycle
+    shared: bool = False  # whether the learners are shared with other tasks
     absence_s: float = 0.0  # how long to wait for a learner if all have left
     schedule: Schedule | None = None  # of a run with a total time
     stage: Stage = Stage.JOINING
@@ -206,6 +209,7 @@ class CycleState:
     began_s: float = 0.0  # when work was dispatched
     limit_s: float = np.inf  # when the stage ends at the latest, or the deadline
     tail_s: float = 0.0  # how long updates are awaited after the deadline
+    quorum_from_s: float = 0.0  # when the quorum suffices: the deadline, later after a restart
     asked_s: float = 0.0  # when learners were last asked for costs or bounds
     first_ready_s: float = np.inf  # when the first learner was ready for this cycle
     unanswered_requests: int = 0  # in a row
@@ -213,7 +217,7 @@ class CycleState:
     departure: str = ""  # why it left
     recent_lateness_s: float = 0.0  # of updates after the deadline, halved each cycle
     last_deadline_at_s: float = 0.0  # of the cycle before this one
-    refusal: str = ""  # why the latest refused update of this cycle was refused
+    lost_work: str = ""  # why the latest lost work of this cycle was lost
     last_shards: int = 0  # dealt in the last cycle
     dealt_shards: int = 0  # of the deck, in this cycle
     last_dealt: Ints = field(default_factory=lambda: NO_INTS)  # cycle of each position; 0 if none
@@ -224,6 +228,7 @@ class CycleState:
     late_assignments: list[tuple[int, AssignedShards]] = field(default_factory=list)  # with cycle
     _given: CacheIndex | None = None  # (learner, shard) of all assignments, less those taken back
     taken_back: CacheIndex = EMPTY_CACHE  # (learner, shard), in this cycle
+    unaveraged: bool = False  # whether work of this cycle was dispatched, and is in no model yet
     averaged: int = 0  # updates of the latest average
     left_out_averages: int = 0  # in a row, whose updates were all left out
     rejected_models: int = 0  # in a row
@@ -243,6 +248,7 @@ class CycleState:
             last_dealt=np.zeros(event.shard_samples.size, np.int64),
             learners=LearnerTable.empty(event.learner_count),
             expected=event.learner_count,
+            shared=event.shared,
             absence_s=event.absence_s,
             schedule=None if event.ends_s is None else Schedule.between(event.at_s, event.ends_s),
         )

@@ -2,7 +2,7 @@
 
 ::
 
-    task.py            a task, from TASK.toml
+    task.py            a task: what to train, by when, by which scheme
     arguments.py       checks of settings that are given in Python
     server_settings.py the optimiser of the orchestrator, from TASK.toml
     tables.py          tables of TOML files, and the ranges of their numbers
@@ -10,7 +10,7 @@
     run_settings.py    the start and aggregation of a run, instead of the task's
     finish_time.py     times of day at which a run begins or ends
     sizes.py           known sizes of models and data sets
-    files/             FLEET.toml and traces, and the fleets built from them
+    files/             TASK.toml, FLEET.toml and traces, and the fleets built from them
     fleet.py           learners as arrays, and the costs of a task on each
     states.py          operating states, and costs that depend on them
     variation.py       noise and bandwidth traces: how speeds and links vary during a run
@@ -30,9 +30,10 @@ from melisma.fleet.channel import Channel
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.files.profiles import PROFILES, Profile
+from melisma.fleet.files.task_file import read_task
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator, uniform
-from melisma.fleet.task import Task, read_task
+from melisma.fleet.task import Task
 
 __all__ = [
     "PROFILES",

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ class DayHours:
     to_s: Floats
     begin_s: float
 
-    @property
+    @cached_property
     def open_at_start(self) -> NDArray[np.bool_]:
         """A mask of the learners whose hours include the start of a run."""
         since_s, length_s = self._since_s(), (self.to_s - self.from_s) % DAY_S

@@ -115,6 +115,14 @@ class Fleet:
         """Whether the fleet sets prices or a budget."""
         return bool(np.isfinite(self.budget) or np.any(self.price != 1.0))
 
+    def has_same_devices(self, other: "Fleet") -> bool:
+        """Return whether a fleet of the same file, but with another seed, has the same devices."""
+        arrays = [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]
+        return all(
+            np.array_equal(getattr(self, name), getattr(other, name), equal_nan=True)
+            for name in arrays
+        )
+
     def train_s(self, task: Task) -> Floats:
         """Seconds to train one shard once with all compute available."""
         by_sample = self.sample_seconds(task) * task.shard_samples

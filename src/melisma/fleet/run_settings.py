@@ -5,11 +5,13 @@ from pathlib import Path
 
 import msgspec
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 from melisma.fleet.arguments import check_arguments
 from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import Task
 from melisma.user_code import is_import_path
+
+AGGREGATIONS = ("mean", "median", "trimmed_mean")
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class RunSettings(RunTime):
 
 
 def check_aggregation_name(name: str) -> None:
-    """Raise `SettingError` unless a name is `mean` or that of a function."""
-    if name != "mean" and not is_import_path(name):
+    """Raise `SettingError` unless a name is that of an aggregation or of a function."""
+    if name not in AGGREGATIONS and not is_import_path(name):
         raise SettingError(
-            f"aggregation is {name!r}; expected 'mean' or a function as package.module:name"
+            f"aggregation is {name!r}; {suggest(name, AGGREGATIONS, 'package.module:name')}"
         )

@@ -1,18 +1,14 @@
-"""TASK.toml: the model and data to train, the deadline of a cycle, and the scheme."""
+"""A task: the model and data to train, the deadline of a cycle, and the scheme."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
 from math import ceil, inf
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from melisma.errors import SettingError, suggest
-from melisma.fleet.arguments import describe
-from melisma.fleet.files.toml_file import read_toml
 from melisma.fleet.finish_time import parse_finish_time
 from melisma.fleet.server_settings import ServerSettings
 from melisma.fleet.sizes import DataSize, ModelSize, data_size, model_size
@@ -131,10 +127,11 @@ class Task(Table, frozen=True, kw_only=True):
     number of learners, or the fraction of them, that each cycle draws at random; by default all
     take part. `prox` is the weight of the proximal term in local training (FedProx); `normalize`
     divides the change of each update by its steps (FedNova). `server` is the optimiser that the
-    orchestrator applies to the mean change, and `aggregation` a function that takes the place of
-    the mean. `start` is the file of a model to start from, and `checkpoints` says which models
-    besides the last one are kept.
-    `model` and `data` may be left out where they are given as Python objects.
+    orchestrator applies to the mean change, and `aggregation` a robust one or a function that takes
+    the place of the mean. `start` is the file of a model to start from, and `checkpoints` says
+    which models besides the last one are kept.
+    `model` and `data` may be left out where they are given as Python objects. Whether `passes` fit
+    the scheme is checked before a run loads anything, as its caller may choose another scheme.
     """
 
     name: str
@@ -359,51 +356,3 @@ PAPER_RULES: dict[str, Any] = {
     "late": "drop",
     "guard": "off",
 }
-
-
-class TaskFile(Table, frozen=True, kw_only=True):
-    """TASK.toml."""
-
-    task: Task
-
-
-def read_task(path: str | Path) -> Task:
-    """Read a TASK.toml; a `SettingError` names file and key.
-
-    Sizes of custom models and data may be missing: they are measured once both are loaded.
-    """
-    task = read_toml(path, TaskFile).task
-    with naming_task_file(path):
-        task.check_names()
-    return task
-
-
-def resolve_task(task: Task | str | Path) -> Task:
-    """Return a task, or that of a file; it may lack a model or data, which may be objects."""
-    if isinstance(task, str | Path):
-        return read_toml(task, TaskFile).task
-    if not isinstance(task, Task):
-        raise SettingError(
-            f"task is {describe(task)}; expected a melisma.Task or the path of a TASK.toml"
-        )
-    return task
-
-
-@contextmanager
-def naming_task_file(file: str | Path | None) -> Iterator[None]:
-    """Name the file of a task in each `SettingError` of the context that does not name it."""
-    try:
-        yield
-    except SettingError as error:
-        if file is None or str(file) in str(error):
-            raise
-        raise SettingError(f"{file}: task: {error}") from error
-
-
-def read_sized_task(path: str | Path) -> Task:
-    """Read a task whose sizes are known without loading model or data, or raise SettingError."""
-    task = read_task(path)
-    with naming_task_file(path):
-        task.check_optimizer()
-        task.check_sizes()
-    return task

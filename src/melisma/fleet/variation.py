@@ -18,6 +18,7 @@ from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.rng import uniform
 
 Resource = Literal["compute", "downlink", "uplink"]
+Purpose = Literal["compute", "bandwidth"]  # of noise: both directions of a link have the same
 # After this many pieces the rest of a span is taken at the mean rate: its factors average out.
 MAX_PIECES = 1000
 
@@ -102,8 +103,7 @@ class Variation:
     """How the speed and the link of each learner vary.
 
     `learners` are the numbers that noise is drawn for; `trace_ids` the index of each learner's
-    trace, -1 without one. Rows are indices into these arrays; times are seconds since the run
-    began.
+    trace, -1 without one. Rows are indices into these arrays.
     """
 
     seed: int
@@ -118,19 +118,83 @@ class Variation:
         noisy = self.noise.compute.any() or self.noise.bandwidth.any()
         return not (noisy or (self.trace_ids >= 0).any())
 
-    def rate(self, resource: Resource, rows: Ints, at_s: Floats) -> tuple[Floats, Floats]:
-        """Return the factor of each row at a time, and when it changes next."""
-        factor, until_s = self._noise_factor(resource, rows, at_s)
-        if resource != "compute" and self.traces:
-            traced = np.flatnonzero(self.trace_ids[rows] >= 0)
-            trace_ids = self.trace_ids[rows][traced]
-            of_trace, changes_s = self._index.rate(resource, trace_ids, at_s[traced])
+    def of(self, rows: Ints) -> "VaryingLearners":
+        """Return how the learners in these rows vary."""
+        return VaryingLearners(self, rows)
+
+    @cached_property
+    def index(self) -> TraceIndex:
+        """The rates of all traces."""
+        return TraceIndex(self.traces)
+
+
+class SlotNoise:
+    """The noise of some learners in their speed or in their link: a factor for each slot.
+
+    The factors of the last two slots of each learner are kept, as most phases of a cycle are in
+    the same ones.
+    """
+
+    def __init__(self, variation: Variation, rows: Ints, purpose: Purpose) -> None:
+        self._seed, self._purpose = variation.seed, f"{purpose} noise"
+        self._learners = variation.learners[rows]
+        self._slot_s = variation.noise.correlation_s[rows]
+        variance = np.log1p(getattr(variation.noise, purpose)[rows] ** 2)
+        self._deviation, self._shift = np.sqrt(variance), variance / 2
+        self._slot, self._factor = np.full(2 * rows.size, -1.0), np.ones(2 * rows.size)
+
+    def rate(self, which: Ints, at_s: Floats) -> tuple[Floats, Floats]:
+        """Return the factor of each learner at a time, and when it changes next."""
+        deviation = self._deviation[which]
+        if not deviation.any():
+            return np.ones(which.size), np.full(which.size, np.inf)
+        slot_s = self._slot_s[which]
+        slot = np.floor(at_s / slot_s)
+        # Rounding may give a slot that has just ended.
+        slot += (slot + 1) * slot_s <= at_s
+        kept = 2 * which + (slot % 2).astype(np.int64)
+        new = np.flatnonzero((self._slot[kept] != slot) & (deviation > 0))
+        if new.size:
+            self._factor[kept[new]] = self._draw(which[new], slot[new])
+            self._slot[kept[new]] = slot[new]
+        return self._factor[kept], np.where(deviation > 0, (slot + 1) * slot_s, np.inf)
+
+    def _draw(self, which: Ints, slot: Floats) -> Floats:
+        """Return the factors of these learners in these slots (Box and Muller 1958)."""
+        draws = 2 * slot.astype(np.int64) + np.array([[0], [1]])
+        first, second = uniform(self._seed, self._purpose, 0, self._learners[which], draws)
+        z = np.sqrt(-2.0 * np.log1p(-first)) * np.cos(2.0 * np.pi * second)
+        return np.asarray(np.exp(self._deviation[which] * z - self._shift[which]))
+
+
+class VaryingLearners:
+    """The changing speeds and links of some learners; times are seconds since the run began."""
+
+    def __init__(self, variation: Variation, rows: Ints) -> None:
+        self._variation, self._trace_ids = variation, variation.trace_ids[rows]
+        self._compute = SlotNoise(variation, rows, "compute")
+        self._bandwidth = SlotNoise(variation, rows, "bandwidth")
+
+    def rate(self, resource: Resource, which: Ints, at_s: Floats) -> tuple[Floats, Floats]:
+        """Return the factor of each of these learners at a time, and when it changes next.
+
+        `which` are different indices into the learners.
+        """
+        if resource == "compute":
+            return self._compute.rate(which, at_s)
+        factor, until_s = self._bandwidth.rate(which, at_s)
+        if self._variation.traces:
+            trace_ids = self._trace_ids[which]
+            traced = np.flatnonzero(trace_ids >= 0)
+            of_trace, changes_s = self._variation.index.rate(
+                resource, trace_ids[traced], at_s[traced]
+            )
             factor[traced] *= of_trace
             until_s[traced] = np.minimum(until_s[traced], changes_s)
         return factor, until_s
 
-    def seconds(self, resource: Resource, rows: Ints, begin_s: Floats, work_s: Floats) -> Floats:
-        """Return the seconds that each row needs from `begin_s` for an amount of work.
+    def seconds(self, resource: Resource, begin_s: Floats, work_s: Floats) -> Floats:
+        """Return the seconds that each learner needs from `begin_s` for an amount of work.
 
         A learner that sleeps for ever begins at infinity; its work takes the mean time.
         """
@@ -140,7 +204,7 @@ class Variation:
         for _ in range(MAX_PIECES):
             if not active.size:
                 break
-            factor, until_s = self.rate(resource, rows[active], now_s[active])
+            factor, until_s = self.rate(resource, active, now_s[active])
             possible_s = factor * (until_s - now_s[active])
             ends = possible_s >= left_s[active]
             done, others = active[ends], active[~ends]
@@ -151,44 +215,17 @@ class Variation:
         seconds: Floats = now_s - begin_s + left_s
         return seconds
 
-    def work_s(self, resource: Resource, rows: Ints, begin_s: Floats, span_s: Floats) -> Floats:
-        """Return the work that each row does in the `span_s` seconds from `begin_s`."""
+    def work_s(self, resource: Resource, begin_s: Floats, span_s: Floats) -> Floats:
+        """Return the work that each learner does in the `span_s` seconds from `begin_s`."""
         now_s, end_s, work_s = begin_s.copy(), begin_s + span_s, np.zeros(begin_s.size)
         active = np.flatnonzero(np.isfinite(end_s) & (span_s > 0))
         for _ in range(MAX_PIECES):
             if not active.size:
                 break
-            factor, until_s = self.rate(resource, rows[active], now_s[active])
+            factor, until_s = self.rate(resource, active, now_s[active])
             next_s = np.minimum(until_s, end_s[active])
             work_s[active] += factor * (next_s - now_s[active])
             now_s[active] = next_s
             active = active[next_s < end_s[active]]
         work_s[active] += end_s[active] - now_s[active]
         return work_s
-
-    @cached_property
-    def _index(self) -> TraceIndex:
-        return TraceIndex(self.traces)
-
-    def _noise_factor(self, resource: Resource, rows: Ints, at_s: Floats) -> tuple[Floats, Floats]:
-        """Return the factor of noise; both directions of a link have the same."""
-        purpose = "compute" if resource == "compute" else "bandwidth"
-        deviation: Floats = getattr(self.noise, purpose)[rows]
-        factor, until_s = np.ones(rows.size), np.full(rows.size, np.inf)
-        noisy = np.flatnonzero(deviation > 0)
-        if noisy.size:
-            slot_s = self.noise.correlation_s[rows[noisy]]
-            slot = np.floor(at_s[noisy] / slot_s)
-            # Rounding may give a slot that has just ended.
-            slot += (slot + 1) * slot_s <= at_s[noisy]
-            until_s[noisy] = (slot + 1) * slot_s
-            z = self._normal(f"{purpose} noise", rows[noisy], slot.astype(np.int64))
-            variance = np.log1p(deviation[noisy] ** 2)
-            factor[noisy] = np.exp(np.sqrt(variance) * z - variance / 2)
-        return factor, until_s
-
-    def _normal(self, purpose: str, rows: Ints, slot: Ints) -> Floats:
-        """Return a standard normal number for each row and slot (Box and Muller 1958)."""
-        learners = self.learners[rows]
-        first, second = (uniform(self.seed, purpose, 0, learners, 2 * slot + i) for i in (0, 1))
-        return np.asarray(np.sqrt(-2.0 * np.log1p(-first)) * np.cos(2.0 * np.pi * second))

@@ -13,12 +13,14 @@ PyTorch is imported by the package `pytorch` only, and only when training starts
     trainer_factory.py  the trainer of a task
     stepper.py          plain SGD step by step, for peers
     batches.py          batches of samples, also of shards that are still arriving
+    stream_state.py     the place in such batches, for another process to go on
     batched.py          training of many learners for a simulation
     pytorch/            models, optimizers and trainers of PyTorch
     benchmark.py        measured costs of training and fetching
     parameters.py       parameters as named arrays in one block of bytes
     aggregation.py      the weighted mean of updates
-    own_aggregation.py  aggregation by a function of the user
+    own_aggregation.py  aggregation by a function on all updates
+    robust_aggregation.py  median and trimmed mean
     step_normalization.py  normalisation by local steps
     server/             optimisers that are applied to the mean change
     saved_model.py      models in files

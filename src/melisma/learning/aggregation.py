@@ -1,8 +1,8 @@
 """The weighted mean of updates, from files, in a fixed order and bounded memory.
 
-Each update is written to its own file when it arrives, then renamed atomically, so that a process
-killed at any time leaves only complete updates. At the end of a cycle the updates are averaged in
-learner order, chunk by chunk, in double precision: the result does not depend on arrival order.
+Each update is written to its own file when it arrives, then renamed atomically, so that a killed
+process or a power cut leaves only complete updates. At the end of a cycle the updates are averaged
+in learner order, chunk by chunk, in double precision: the result does not depend on arrival order.
 
 Of each update its change counts, relative to the parameters that it began with, times a scale: 1
 unless the guard reduced it. A late update began with older parameters P_k than those of its
@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma.atomic import make_durable_folder, replace_durably
 from melisma.errors import DataError
 from melisma.learning.parameters import Arrays, Layout
-from melisma.private_files import make_private_folder, open_private
+from melisma.private_files import open_private
 
 CHUNK_NUMBERS = 1 << 15  # numbers per chunk: with their float64 copy they fit in the CPU cache
 
@@ -41,26 +42,30 @@ class SpooledUpdate:
 
 
 class UpdateSpool:
-    """The updates of one cycle, one file each, in one folder."""
+    """Updates in one folder, one file each."""
 
     def __init__(self, folder: Path, layout: Layout) -> None:
         self._folder, self._layout = folder, layout
-        make_private_folder(folder)
+        make_durable_folder(folder)
 
-    def add(self, learner: int, update: Arrays) -> Path:
+    def path(self, name: str) -> Path:
+        """Return the file of an update."""
+        return self._folder / f"{name}.update"
+
+    def add(self, name: str, update: Arrays) -> Path:
         """Write an update; raise `DataError` if it does not fit the model or is not finite."""
         self._layout.check(update)
-        for name, array in update.items():
+        for key, array in update.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise DataError(f"{name} holds numbers that are not finite")
-        path = self._folder / f"{learner:09}.update"
+                raise DataError(f"{key} holds numbers that are not finite")
+        path = self.path(name)
         part = path.with_suffix(".part")
         with open_private(part, "wb") as file:
             for field in self._layout.fields:
                 file.write(np.ascontiguousarray(update[field.name], field.dtype).data)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+        replace_durably(part, path)
         return path
 
 

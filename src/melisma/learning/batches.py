@@ -7,7 +7,7 @@ If all shards are there before the first batch, batches are those of `batch_indi
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from melisma.errors import DataError, SettingError
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import concatenate
+from melisma.learning.stream_state import StreamCounts, StreamState, WorkItemState
 
 Ints = NDArray[np.int64]
 NO_ROWS = np.empty(0, np.int64)
@@ -131,6 +132,7 @@ class BatchStream:
     all announced work is done, so announce work before the first batch is requested. With `repeat`
     it goes on with passes over all samples that have arrived, whenever no planned batch is ready.
 
+    `rng` shuffles the samples; the trainer may draw from it, too.
     `visits` counts the samples of all batches, `planned_visits` those without repeats.
     `work_item` is the number of the latest item that a batch was taken from, 0 before. `waited_s`
     is the time spent waiting for shards, by the clock `now_s`.
@@ -149,7 +151,7 @@ class BatchStream:
             raise SettingError(f"batches have {size} samples; expected at least 1")
         self.visits = self.planned_visits = self.work_item = 0
         self.waited_s = 0.0
-        self._size, self._rng, self._stop = size, rng, stop
+        self._size, self.rng, self._stop = size, rng, stop
         self._repeat, self._now_s = repeat, now_s
         self._changed = threading.Condition()
         self._work_items: list[_WorkItem] = []
@@ -161,6 +163,7 @@ class BatchStream:
         self._order, self._shuffled = NO_ROWS, 0
         # The rows left in a repeated pass, counted through all items, and how many it covers.
         self._repeat_order, self._repeat_rows = NO_ROWS, 0
+        self._withdrawn_visits = 0  # planned ones, of shards that a restored stream lost
 
     def add_work(self, passes: int, shard_samples: Sequence[int]) -> int:
         """Announce passes over shards with these numbers of samples; return the item's number."""
@@ -200,18 +203,66 @@ class BatchStream:
             self._closed = True
             self._changed.notify()
 
+    def state(self) -> StreamState:
+        """Return the place of the stream; call between two batches, as in `stop`."""
+        with self._changed:
+            items = (
+                WorkItemState(item.passes, tuple(item.shard_samples), item.shards)
+                for item in self._work_items
+            )
+            counts = StreamCounts(
+                items=tuple(items),
+                current=self._current,
+                made=self._made,
+                shuffled=self._shuffled,
+                repeat_rows=self._repeat_rows,
+                visits=self.visits,
+                planned_visits=self.planned_visits,
+                work_item=self.work_item,
+                withdrawn_visits=self._withdrawn_visits,
+            )
+            # The arrays are replaced, but never changed.
+            return StreamState(counts, self._order, self._repeat_order)
+
+    def restore(self, state: StreamState, shards: Iterable[Split]) -> None:
+        """Go on from a state, before any work is added; `shards` are those that had arrived.
+
+        With the random generator as it was then, the next batches are those of the former stream.
+        Raise `DataError` for a state or shards that do not fit.
+        """
+        state.check()
+        counts = state.counts
+        for item in counts.items:
+            self.add_work(item.passes, item.shard_samples)
+        for shard in shards:
+            self.add_shard(shard)
+        with self._changed:
+            if [item.shards for item in self._work_items] != [i.arrived for i in counts.items]:
+                raise DataError("the shards are not those that had arrived in the saved stream")
+            self._current, self._made, self._shuffled = counts.current, counts.made, counts.shuffled
+            self._order, self._repeat_order = state.order, state.repeat_order
+            self._repeat_rows, self._withdrawn_visits = counts.repeat_rows, counts.withdrawn_visits
+            self.visits, self.planned_visits = counts.visits, counts.planned_visits
+            self.work_item = counts.work_item
+
     @property
     def planned_visits_left(self) -> int:
         """Visits of announced work that were not made yet."""
         with self._changed:
-            return sum(item.planned_visits for item in self._work_items) - self.planned_visits
+            planned = sum(item.planned_visits for item in self._work_items)
+            return planned - self._planned_visits_made
 
     @property
     def arrived_visits_left(self) -> int:
         """Planned visits that come before the first batch of work whose shards are missing."""
         with self._changed:
             arrived = takewhile(lambda item: item.is_complete, self._work_items)
-            return max(sum(item.planned_visits for item in arrived) - self.planned_visits, 0)
+            return max(sum(item.planned_visits for item in arrived) - self._planned_visits_made, 0)
+
+    @property
+    def _planned_visits_made(self) -> int:
+        """Planned visits that were made of the shards of the stream."""
+        return self.planned_visits - self._withdrawn_visits
 
     def __iter__(self) -> "BatchStream":
         return self
@@ -272,13 +323,13 @@ class BatchStream:
             self._shuffled = 0
         if self._shuffled < item.rows:
             rows = np.concatenate([self._order, np.arange(self._shuffled, item.rows)])
-            self._order, self._shuffled = rows[self._rng.permutation(rows.size)], item.rows
+            self._order, self._shuffled = rows[self.rng.permutation(rows.size)], item.rows
 
     def _take_repeated(self) -> list[tuple[_WorkItem, Ints]]:
         """Return the next rows of a pass over all samples that have arrived."""
         total = sum(item.rows for item in self._work_items)
         if not self._repeat_order.size or self._repeat_rows != total:
-            self._repeat_order, self._repeat_rows = self._rng.permutation(total), total
+            self._repeat_order, self._repeat_rows = self.rng.permutation(total), total
         rows, self._repeat_order = (
             self._repeat_order[: self._size],
             self._repeat_order[self._size :],

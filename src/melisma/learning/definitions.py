@@ -76,6 +76,8 @@ class _Collector:
         """Add a definition, after everything that it uses."""
         self._seen.add(name)
         source = _source_of(definition)
+        if isinstance(definition, type):
+            _check_methods(definition, source)
         for used in _global_names(source):
             if used in self._namespace and used not in self._seen | MODULE_NAMES:
                 self._add(used, self._namespace[used], name)
@@ -118,6 +120,36 @@ def check_top_level(definition: Definition) -> None:
             f"model {definition.__qualname__} is defined inside another one, so that learners "
             "cannot import it; define it at the top level of a file or cell"
         )
+
+
+def _check_methods(definition: type, source: str) -> None:
+    """Raise `SettingError` for a method that was assigned to a class after its definition."""
+    statement = ast.parse(source).body[0]
+    assert isinstance(statement, ast.ClassDef)
+    written = {
+        each.name: bool(each.decorator_list) for each in statement.body if isinstance(each, _Named)
+    }
+    others = [each for each in statement.body if not isinstance(each, _Named)]
+    computed = {name for each in others for node in ast.walk(each) for name in _bound_names(node)}
+    for name, member in vars(definition).items():
+        function = inspect.unwrap(getattr(member, "__func__", member))
+        if not isinstance(function, FunctionType) or name in computed:
+            continue
+        # A decorator may replace a method, and that of a class may add some.
+        is_decorated = written.get(name, bool(statement.decorator_list))
+        if not is_decorated and not function.__qualname__.startswith(f"{definition.__qualname__}."):
+            raise SettingError(
+                f"model: {definition.__name__}.{name} was assigned after the class was defined, so "
+                "that learners do not have it: define it inside the class"
+            )
+
+
+def _bound_names(node: ast.AST) -> Iterator[str]:
+    """Yield the name that an assignment or an import binds."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.alias):
+        yield node.asname or node.name
 
 
 def _namespace(definition: Definition) -> Mapping[str, Any]:

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from melisma.errors import SettingError
 from melisma.fleet.arguments import check_arguments
-from melisma.fleet.task import Task, naming_task_file, resolve_task
+from melisma.fleet.files.task_file import naming_task_file, resolve_task
+from melisma.fleet.task import Task
 from melisma.learning.given_objects import GivenObjects
 from melisma.learning.loaded_task import load_task
 from melisma.learning.parameters import Layout

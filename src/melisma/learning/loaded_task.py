@@ -6,7 +6,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from melisma.errors import DataError, SettingError
-from melisma.fleet.task import Task, naming_task_file, read_sized_task, read_task
+from melisma.fleet.files.task_file import naming_task_file, read_sized_task, resolve_task
+from melisma.fleet.task import Task
 from melisma.learning.data.datasets import DataSet, load_dataset
 from melisma.learning.data.memory_data import IN_MEMORY, to_memory_data
 from melisma.learning.given_objects import NO_OBJECTS, GivenObjects, NamedModel, name_model
@@ -69,20 +70,21 @@ def load_task(
     return LoadedTask(sized, trainer, data, path, initial)
 
 
-def load_sized_task(path: str | Path) -> Task:
-    """Read a task with all sizes; those of the user's own model and data are measured.
+def load_sized_task(task: Task | str | Path, objects: GivenObjects = NO_OBJECTS) -> Task:
+    """Return a task, or that of a file, with all sizes; those of own models and data are measured.
 
-    Model and data are loaded only if a size is missing.
+    Model and data are loaded only if a size is missing, or if they are given as `objects`.
     """
-    task = read_task(path)
-    missing = [key for key in SIZE_KEYS if getattr(task.sizes, key) is None]
-    names = [task.data if key in DATA_KEYS else task.model for key in missing]
-    if not any(map(is_import_path, names)):
-        return read_sized_task(path)
-    loaded = load_task(task, path).task
-    with naming_task_file(path):
-        loaded.check_shard_samples()
-    return loaded
+    file = task if isinstance(task, str | Path) else None
+    read = resolve_task(task)
+    missing = [key for key in SIZE_KEYS if getattr(read.sizes, key) is None]
+    names = [read.data if key in DATA_KEYS else read.model for key in missing]
+    if not objects and not any(map(is_import_path, names)):
+        return read_sized_task(task)
+    with naming_task_file(file):
+        read = load_task(read, file, objects).task
+        read.check_shard_samples()
+    return read
 
 
 def _build_trainer(task: Task, model: NamedModel | None) -> Trainer:

@@ -1,4 +1,6 @@
-"""Aggregation by a function of the user, instead of the weighted mean.
+"""Aggregation by a function on all updates, instead of the weighted mean.
+
+The function is a robust one of `robust_aggregation`, or the user's.
 
 It is called as ``function(updates, weights)``. `updates` has all floating-point arrays of the model
 by name, each with one row for each update, in the order of learners; `weights` are those of the
@@ -16,6 +18,7 @@ from melisma.errors import DataError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.run_settings import check_aggregation_name
 from melisma.learning.parameters import Arrays, Layout
+from melisma.learning.robust_aggregation import ROBUST_AGGREGATIONS
 from melisma.user_code import describe_error, import_function
 
 Aggregation = Callable[[dict[str, NDArray[Any]], Floats], Mapping[str, NDArray[Any]]]
@@ -26,11 +29,12 @@ def find_aggregation(name: str) -> "OwnAggregation | None":
     if name == "mean":
         return None
     check_aggregation_name(name)
-    return OwnAggregation(name, import_function("aggregation", name))
+    function = ROBUST_AGGREGATIONS.get(name) or import_function("aggregation", name)
+    return OwnAggregation(name, function)
 
 
 class OwnAggregation:
-    """A function of the user, and a check of its results."""
+    """A function on all updates, and a check of its results."""
 
     def __init__(self, name: str, function: Aggregation) -> None:
         self._name, self._function = name, function
@@ -44,7 +48,7 @@ class OwnAggregation:
         """
         try:
             result = self._function(dict(updates), weights)
-        except Exception as error:  # The code is the user's.
+        except Exception as error:  # The code may be the user's.
             raise DataError(f"aggregation {self._name}: {describe_error(error)}") from error
         if not isinstance(result, Mapping):
             raise self._error(f"returned a {type(result).__name__}; expected arrays by name")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +19,14 @@ from melisma.learning.compression import Vector
 from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Score
 from melisma.learning.trainer_factory import trainer_for
+
+
+class StepperState(msgspec.Struct, frozen=True, kw_only=True):
+    """The position of a stepper in its random numbers; its parameters are kept elsewhere."""
+
+    batches: int
+    visits: int
+    rng_state: bytes = b""
 
 
 class Stepper(Protocol):
@@ -43,6 +52,15 @@ class Stepper(Protocol):
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return copies of the parameters by name, as in a saved model."""
 
+    def state(self) -> StepperState:
+        """Return the position between two steps."""
+
+    def restore(self, state: StepperState) -> None:
+        """Continue from the position of another stepper that was created with the same arguments.
+
+        Raise `DataError` if the state is invalid.
+        """
+
 
 @dataclass(eq=False)
 class NullStepper:
@@ -66,6 +84,14 @@ class NullStepper:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return no arrays."""
         return {}
+
+    def state(self) -> StepperState:
+        """Return the visits."""
+        return StepperState(batches=0, visits=self.visits)
+
+    def restore(self, state: StepperState) -> None:
+        """Set the visits."""
+        self.visits = state.visits
 
 
 def stepper_for(task: Task, samples: Split, rng: np.random.Generator) -> Stepper:

@@ -7,7 +7,7 @@ number of visits. Passes, their order and their end are decided by the iterator 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,19 @@ class TrainingResult:
     parameters: dict[str, NDArray[Any]]
     visits: int
     loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """A training between two batches: its parameters, and what else its trainer needs to go on.
+
+    `loss_sum` is the sum of the losses of all `visits`.
+    """
+
+    parameters: dict[str, NDArray[Any]]
+    extra: dict[str, NDArray[Any]]
+    visits: int
+    loss_sum: float
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,38 @@ class Trainer(Protocol):
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         """Evaluate the parameters on the samples."""
+
+
+@runtime_checkable
+class ResumableTrainer(Trainer, Protocol):
+    """A trainer whose trainings can be saved between two batches, and continued elsewhere.
+
+    One without these methods trains as well; a training that is interrupted begins anew.
+    """
+
+    def checkpoint(self) -> TrainingState:
+        """Return copies of the state of the training that runs; called when it asks for a batch."""
+
+    def restore(self, state: TrainingState) -> None:
+        """Let the next `train` continue from a state; it is called with its parameters.
+
+        That call returns the visits and the mean loss of both parts. Raise `DataError` for a state
+        that does not fit; then the next training begins anew.
+        """
+
+
+@runtime_checkable
+class OptimizerKeeper(Trainer, Protocol):
+    """A trainer that keeps the state of its optimizer from cycle to cycle, if the task says so.
+
+    Without these methods the state is lost with the process of the learner.
+    """
+
+    def optimizer_state(self) -> dict[str, NDArray[Any]]:
+        """Return a copy of the state of the optimizer by name, after a training."""
+
+    def load_optimizer_state(self, state: Arrays) -> None:
+        """Let the next `train` begin with this state; raise `DataError` if it does not fit."""
 
 
 def synchronize(trainer: Trainer) -> None:

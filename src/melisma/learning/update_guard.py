@@ -45,7 +45,7 @@ class UpdateGuard:
     """Decides by `rule` (`guard` of the task) how much of each update counts."""
 
     rule: str
-    _history: list[UpdateChanges] = field(default_factory=list)  # changes that counted, by cycle
+    history: list[UpdateChanges] = field(default_factory=list)  # changes that counted, by cycle
 
     def scales(self, changes: UpdateChanges, norm: float) -> Floats:
         """Return the factor for the change of each update of a cycle, 0 to leave it out.
@@ -63,16 +63,16 @@ class UpdateGuard:
     def record(self, changes: UpdateChanges, scales: Floats) -> None:
         """Remember the changes of a cycle as they count, for cycles with few updates."""
         kept = UpdateChanges(changes.distances * scales, changes.visits).take(scales > 0)
-        self._history = [*self._history, kept][-HISTORY_CYCLES:]
+        self.history = [*self.history, kept][-HISTORY_CYCLES:]
 
     def forget_last(self) -> None:
         """Forget the last recorded cycle, because its model was not kept."""
-        self._history = self._history[:-1]
+        self.history = self.history[:-1]
 
     def _limits(self, changes: UpdateChanges, norm: float) -> Floats:
         """Return the largest change allowed for each update."""
         few = changes.distances.size < FEW_UPDATES
-        reference = _join([*self._history, changes]) if few else changes
+        reference = _join([*self.history, changes]) if few else changes
         # An update without any change does not show what is usual.
         reference = reference.take(reference.distances > 0)
         count = reference.distances.size

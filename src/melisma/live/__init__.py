@@ -17,6 +17,11 @@
     orchestrator_settings.py  how devices reach and join an orchestrator
     orchestration.py     `orchestrate`: from a task and devices that join to a report
     preparation.py       loads and checks the inputs of a run before a process starts
+    run_setup.py         what a run was started with, in its journal
+    run_resumption.py    what a resumed run goes on from
+    resume_preparation.py  loads what is needed to resume a run
+    resuming.py          `resume`: from the folder of a run to a report
+    emulated_learners.py  the devices that this machine emulates
     launcher.py          forks the processes, with their modules imported once
     processes.py         learners and nodes as processes of this machine
     training.py          `train`: from a task and a fleet to a report

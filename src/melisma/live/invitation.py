@@ -13,13 +13,21 @@ from melisma.user_code import is_import_path
 
 @dataclass(frozen=True)
 class Invitation:
-    """The join string of a run, when it begins, and its task."""
+    """The join string of a run, when it begins or whether it goes on, and its task."""
 
     join_string: JoinString = field(repr=False)
     left_out: tuple[str, ...]
     fingerprint: str
     start: StartCondition
     task: Task
+    goes_on: bool = False
+
+    @property
+    def beginning(self) -> str:
+        """When the run begins; of one that goes on, how its devices come back."""
+        if self.goes_on:
+            return "devices that joined this run reconnect by themselves; Ctrl-C ends it"
+        return f"the run begins {self.start}; Ctrl-C ends it"
 
     @property
     def summary(self) -> str:
@@ -51,8 +59,16 @@ class Invitation:
     @property
     def command(self) -> str:
         """The command line for devices."""
-        trust = " --trust-code" if self.code_note else ""
-        return f"melisma join {self.join_string}{trust}"
+        return f"melisma join {self.join_string}{self._trust}"
+
+    @property
+    def pairing_command(self) -> str:
+        """The command line for devices in the same network, which then ask for the code."""
+        return f"melisma join{self._trust}"
+
+    @property
+    def _trust(self) -> str:
+        return " --trust-code" if self.code_note else ""
 
     @property
     def addresses(self) -> list[str]:
@@ -78,9 +94,9 @@ class OrchestrationObserver:
             self.say(note)
         self.say(f"the run begins {invitation.start}")
 
-    def on_code(self, code: str) -> None:
+    def on_code(self, code: str, invitation: Invitation) -> None:
         """Say the code for devices in the same network."""
-        self.say(f"in the same network also: melisma join, with the code {code}")
+        self.say(f"in the same network also: {invitation.pairing_command}, with the code {code}")
 
     def on_learner(self, line: str) -> None:
         """Say that a learner has come or gone."""

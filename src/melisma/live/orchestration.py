@@ -18,10 +18,13 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from melisma.axon import Address, Worker, create_identity
 from melisma.axon.discovery.multicast import announce
 from melisma.backports import timeout
 from melisma.cycle import events
+from melisma.cycle.restarts import MAX_RECONNECT_S
 from melisma.errors import MelismaError
 from melisma.fleet.arguments import check_arguments
 from melisma.fleet.run_settings import RunSettings
@@ -44,8 +47,10 @@ from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
 from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.orchestrator.refusal_log import RefusalLog
 from melisma.live.orchestrator.registry import Registry, clean_name
+from melisma.live.orchestrator.run_journal import RunJournal
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.orchestrator.running_orchestrator import announce_running, require_none_running
+from melisma.live.orchestrator.session_records import restore_sessions
 from melisma.live.orchestrator.status_service import StatusService
 from melisma.live.orchestrator.strict_methods import StrictMethods
 from melisma.live.orchestrator_settings import (
@@ -55,7 +60,9 @@ from melisma.live.orchestrator_settings import (
     OrchestratorSettings,
 )
 from melisma.live.pairing import ORCHESTRATOR_KIND, PairingService
-from melisma.live.preparation import PreparedTask, prepare_task
+from melisma.live.preparation import PreparedTask
+from melisma.live.resume_preparation import prepare_or_resume
+from melisma.live.run_setup import SETUP, Reachability, RunSetup
 from melisma.live.state_folder import orchestrator_folder
 from melisma.live.training import remove_empty
 from melisma.runs.cycle_result import OnCycle, check_callback, follow_cycles
@@ -120,7 +127,7 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     `discovery` is on. `say` receives the join string, the score of each cycle and further lines for
     the owner. The rest is as in `train`; devices that join with ``--trust-code`` run the source of
     a `model` that is given. Ctrl-C ends the run and keeps its results so far; before the run it
-    raises `KeyboardInterrupt`.
+    raises `KeyboardInterrupt`. If `folder` is that of an earlier run of the task, that run goes on.
     """
     check_arguments("orchestrate", ARGUMENT_TYPES, locals())
     check_callback(on_cycle)
@@ -135,7 +142,8 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
         discovery=discovery,
     )
     run_settings = RunSettings(deadline_s, total_s, finish_by, start, aggregation)
-    prepared = prepare_task(task, scheme, folder, run_settings, GivenObjects(model, data))
+    objects = GivenObjects(model, data)
+    prepared = prepare_or_resume(task, scheme, folder, run_settings, objects)
 
     def watch(step: Step) -> None:
         if isinstance(step.event, events.Evaluated):
@@ -167,7 +175,7 @@ def run_orchestrator(
     """
     cancellation = cancellation or Cancellation()
     caller = CallerThread(cancellation)
-    follow = follow_cycles(on_cycle, caller.call)
+    follow = follow_cycles(on_cycle, caller.call, prepared.earlier_steps)
 
     def work() -> Report | None:
         orchestration = _Orchestration(prepared, settings, observer, follow)
@@ -200,35 +208,48 @@ class _Orchestration:
         self._registry, self._tokens = Registry(), JoinTokens()
         self._mailboxes = Mailboxes(max_learners=settings.max_learners)
         self._mailboxes.on_fetch = observer.on_fetch
-        self._steps: list[Step] = []
         self._waiting_approvals, self._code = 0, ""
         self._approving = asyncio.Lock()
         self._orchestrator: Orchestrator
+        self._store: RunStore
         self._service: LearnerService
         self._status: StatusService
 
     async def run(self, cancellation: Cancellation) -> Report | None:
         """Serve devices until the run has ended; None if it was cancelled before it began."""
-        store, folder = None, self._prepared.folder
+        folder, report, ended = self._prepared.folder, None, False
+        store = self._prepared.open_store(self._setup())
+        store.on_note = self._observer.on_note
         try:
-            store = self._prepared.create_store()
             self._create_services(store)
             async with AsyncExitStack() as stack:
                 await self._serve(stack)
                 await self._wait_for_end(cancellation)
                 self._tokens.revoke_all()
                 await self._dismiss_learners()
+            ended = True
+            await self._orchestrator.end()
+            if store.journal.journal.last:
+                report = replace(Report.from_trace(store.journal.journal.steps()), folder=folder)
         finally:
             if hasattr(self, "_orchestrator"):
                 # After this, no event is handled or recorded.
                 self._orchestrator.finished.cancel()
-            if store is not None:
-                store.close()
+            # Before the trace is exported, which needs space.
             shutil.rmtree(folder / SHARDS_FOLDER, ignore_errors=True)
+            store.close(ended=ended)
             remove_empty(folder)
-        if not self._steps:
-            return None
-        return replace(Report.from_trace(self._steps), model=store.model, folder=folder)
+        return None if report is None else replace(report, model=store.model)
+
+    def _setup(self) -> RunSetup:
+        prepared = self._prepared
+        return RunSetup(
+            run=prepared.spec.run,
+            task=prepared.task,
+            module_path=prepared.module_path,
+            shards="",
+            reachability=Reachability.of(self._settings),
+        )
 
     @property
     def failure(self) -> Exception | None:
@@ -244,9 +265,25 @@ class _Orchestration:
         )
         start, now = self._settings.start, self._orchestrator.now
         self._status = StatusService(spec, mailboxes, start, now)
+        for step in self._prepared.earlier_steps:
+            self._status.apply(step)
+        self._store = store
+        if self._prepared.journal is not None:
+            self._restore(store.journal)
+
+    def _restore(self, journal: RunJournal) -> None:
+        """Go on with the learners of an earlier process; those of an ended run register again."""
+        resumption = self._prepared.resumption
+        goes_on = resumption is None or resumption.goal is None
+        # Learners try again after pauses that are no longer than the time they waited.
+        downtime_s = min(journal.downtime_s(), MAX_RECONNECT_S)
+        restore_sessions(journal, self._mailboxes, alive=goes_on)
+        if resumption is not None and goes_on:
+            self._service.resume_run(resumption)
+        for mailbox in self._mailboxes:
+            mailbox.called_s = mailbox.heard_s = self._orchestrator.now() + downtime_s
 
     def _record(self, step: Step) -> None:
-        self._steps.append(step)
         self._status.apply(step)
         self._observer.watch(step)
         self._follow(step)
@@ -268,6 +305,7 @@ class _Orchestration:
             allow_anonymous=pairing is not None,
             on_refused=on_refused,
         )
+        authenticator.keep_names(self._mailboxes)
         worker = self._service.worker(
             authenticator,
             host=settings.host,
@@ -284,26 +322,42 @@ class _Orchestration:
             expose(methods, PAIRING_METHODS)
             expose(methods, ["renew_code"], check_caller=check_owner)
         port = await stack.enter_async_context(_listening(worker))
+        self._save_port(port)
         hosts = [settings.host] if _is_specific(settings.host) else local_addresses()
         joined, left_out = JoinString.create(port, fingerprint, token, hosts)
         local = Address(_local_host(settings.host), port, True, fingerprint)
         run = self._prepared.spec.run
         stack.enter_context(announce_running(str(local), owner_token, run))
-        self._observer.on_invitation(
-            Invitation(joined, tuple(left_out), fingerprint, settings.start, self._prepared.task)
+        invitation = Invitation(
+            joined,
+            tuple(left_out),
+            fingerprint,
+            settings.start,
+            self._prepared.task,
+            goes_on=self._orchestrator.started,
         )
+        self._observer.on_invitation(invitation)
         if pairing is not None:
             address = Address(joined.hosts[0], port, True, fingerprint)
             await self._announce(stack, address)
-            self._observer.on_code(self._code)
+            self._observer.on_code(self._code, invitation)
         watches = self._service.watch_silence(), self._watch_revocations(), self._watch_absence()
         for watch in watches:
             await stack.enter_async_context(_background(watch))
 
+    def _save_port(self, port: int) -> None:
+        """Save the port at which learners expect the orchestrator after a restart."""
+        setup = RunSetup.read(self._store.journal.journal)
+        assert setup.reachability is not None
+        reachability = msgspec.structs.replace(setup.reachability, port=port)
+        setup = msgspec.structs.replace(setup, reachability=reachability)
+        self._store.journal.put(SETUP, setup.encode())
+        self._store.journal.flush()
+
     async def _wait_for_end(self, cancellation: Cancellation) -> None:
         """Wait for learners, then for the end of the run; or until the owner cancels."""
         loop, orchestrator = asyncio.get_running_loop(), self._orchestrator
-        lobby = loop.create_task(self._settings.start.wait(self._mailboxes))
+        lobby = loop.create_task(self._wait_for_learners())
 
         def cancel() -> None:
             if orchestrator.started:
@@ -316,9 +370,22 @@ class _Orchestration:
         with suppress(asyncio.CancelledError):
             await lobby
         if not lobby.cancelled():
-            self._service.begin_run()
+            if not orchestrator.started:
+                self._begin()
             await orchestrator.finished
         cancellation.on_request(lambda: None)
+
+    async def _wait_for_learners(self) -> None:
+        """Wait until the run can begin, or go on after its end."""
+        if not self._orchestrator.started:
+            await self._settings.start.wait(self._mailboxes)
+
+    def _begin(self) -> None:
+        resumption = self._prepared.resumption
+        if resumption is None:
+            self._service.begin_run()
+        else:
+            self._service.resume_run(resumption)
 
     async def _dismiss_learners(self) -> None:
         """Wait until all learners have been told that the run has ended, or `LEAVE_S`."""
@@ -333,7 +400,8 @@ class _Orchestration:
             for number, mailbox in enumerate(self._mailboxes):
                 known = mailbox.fingerprint and self._registry.find(mailbox.fingerprint)
                 if known and known.revoked_at is not None:
-                    self._service.remove_learner(number, f"{mailbox.name}: revoked by the owner")
+                    reason = f"{mailbox.name}: revoked by the owner"
+                    self._service.remove_learner(number, reason, known.revocation)
             await asyncio.sleep(REVOCATION_CHECK_S)
 
     async def _watch_absence(self) -> None:

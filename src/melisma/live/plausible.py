@@ -13,10 +13,14 @@ from melisma.errors import RefusedError
 from melisma.fleet.array_types import Floats
 from melisma.fleet.estimates import LEAST_COUNT
 from melisma.fleet.task import Task
+from melisma.live.protocol import EvaluationSums
 
 MIN_TRAIN_S, MAX_COST_S = 1e-9, 1e7  # seconds of one cost, its mean or its spread
 MAX_COST_COUNT = 1e6  # cycles that an estimate is worth
 MAX_PHASE_S = 1e7  # seconds of one phase of an assignment
+# Mean loss of a sample in an evaluation, in size; that of a model which diverges may be huge.
+MAX_SAMPLE_LOSS = 1e100
+MAX_SAMPLE_LABELS = 10**9  # labels of a sample in an evaluation
 PHASE_DIGITS = 9  # phases are rounded to nanoseconds
 MAX_LOCAL_SHARDS = 100_000  # shards on one device in federated learning
 
@@ -47,6 +51,26 @@ def check_local_shard_samples(task: Task, samples: Sequence[int]) -> None:
         raise RefusedError(
             f"a local shard of {max(samples)} samples exceeds shard_samples = "
             f"{task.shard_samples}; split it"
+        )
+
+
+def check_evaluation(sums: EvaluationSums) -> None:
+    """Raise `RefusedError` unless the sums of an evaluation are those of some samples.
+
+    How many samples count is limited where scores are combined: a device may have test samples of
+    its own, of which it did not tell when it joined.
+    """
+    if sums.correct > sums.labels:
+        raise RefusedError(f"correct = {sums.correct} exceeds labels = {sums.labels}")
+    if sums.labels > MAX_SAMPLE_LABELS * sums.samples:
+        raise RefusedError(
+            f"labels = {sums.labels} of samples = {sums.samples}: use at most "
+            f"{MAX_SAMPLE_LABELS:g} labels per sample"
+        )
+    if not abs(sums.loss_sum) <= MAX_SAMPLE_LOSS * sums.samples:
+        raise RefusedError(
+            f"loss_sum = {sums.loss_sum:g} of samples = {sums.samples}: use at most "
+            f"{MAX_SAMPLE_LOSS:g} per sample, or finite = false"
         )
 
 

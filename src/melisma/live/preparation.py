@@ -3,20 +3,26 @@
 import os
 import re
 import secrets
+import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from melisma.allocation.schemes import with_scheme
+from melisma.errors import SettingError
 from melisma.fleet.array_types import NO_FLOATS, Floats
 from melisma.fleet.files.fleet_builder import scale_fleet
+from melisma.fleet.files.task_file import naming_task_file, resolve_task
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.run_time import TIME_OF_TASK, RunTime
-from melisma.fleet.task import Task, naming_task_file, resolve_task
+from melisma.fleet.task import Task
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import shuffle_into_shards
@@ -25,15 +31,31 @@ from melisma.learning.given_objects import NO_OBJECTS, GivenObjects
 from melisma.learning.loaded_task import LoadedTask, load_task
 from melisma.learning.own_aggregation import find_aggregation
 from melisma.learning.parameters import Layout
+from melisma.learning.saved_model import read_model
 from melisma.learning.server.server_optimizer import ServerOptimizer, trainable_arrays
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import one_thread
 from melisma.learning.update_guard import UpdateGuard
 from melisma.live.code_bundle import collect_bundle
+from melisma.live.emulated_learners import emulated_learners
+from melisma.live.orchestrator.run_journal import RunJournal
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
+from melisma.live.run_resumption import RunResumption
+from melisma.live.run_setup import SETUP, EmulatedFleet, RunSetup, to_groups
 from melisma.runs.checkpoints import Checkpoints
-from melisma.runs.folder import SHARDS_FOLDER, check_run_folder, create_run_folder
+from melisma.runs.folder import (
+    JOURNAL_FILE,
+    PARAMETERS_FOLDER,
+    SHARDS_FOLDER,
+    UPDATES_FOLDER,
+    check_run_folder,
+    create_run_folder,
+)
+from melisma.runs.journal import Journal
+from melisma.runs.recent_steps import recent_steps
+from melisma.runs.recovery import RecoveredRun
+from melisma.runs.trace import Step
 
 # The number of samples that the speed of this machine is measured on.
 TIMING_SAMPLES = 500
@@ -43,21 +65,110 @@ TIMING_SAMPLES = 500
 class PreparedTask:
     """A task with its data, and the folder of its run.
 
-    `module_path` lists the folders that user modules are imported from.
+    `module_path` lists the folders that user modules are imported from. A run that an earlier
+    process prepared has a `journal`; if that one began it, too, `resumption` says how it goes on,
+    `resumed_fleet` are its emulated devices, and `start_from` may be the file of a model to go on
+    from.
     """
 
     spec: RunSpec
     train: Split
     folder: Path
     module_path: tuple[str, ...]
+    journal: Journal | None = None
+    resumption: RunResumption | None = None
+    start_from: Path | None = None
+    resumed_fleet: EmulatedFleet | None = None
+
+    @property
+    def emulated(self) -> EmulatedFleet:
+        """The settings of the devices that this machine emulates."""
+        if self.resumed_fleet is None:
+            raise SettingError(f"the run in {self.folder} has no fleet: it is on devices that join")
+        return self.resumed_fleet
 
     @property
     def task(self) -> Task:
         """The task that is trained."""
         return self.spec.task
 
-    def create_store(self) -> RunStore:
-        """Create the run's files; unless the data stays on the devices, also the shards."""
+    def open_store(self, setup: RunSetup) -> RunStore:
+        """Open the run's files, or create them with this setup; also the shards.
+
+        There are none if the data stays on the devices. Raises `SettingError` if they are not those
+        that the run began with. After an error nothing of this process stays in the folder.
+        """
+        try:
+            store = self._create_store()
+            try:
+                self._fill(store, setup)
+            except BaseException:
+                store.journal.journal.close()
+                raise
+        except BaseException:
+            self._delete_files()
+            raise
+        return store
+
+    def _delete_files(self) -> None:
+        """Delete the files of a process that did not begin or resume the run after all."""
+        folders = [SHARDS_FOLDER]
+        if self.journal is None:
+            folders += [PARAMETERS_FOLDER, UPDATES_FOLDER]
+            for path in self.folder.glob(f"{JOURNAL_FILE}*"):
+                path.unlink()
+        for name in folders:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        for path in (self.folder / UPDATES_FOLDER, self.folder):
+            with suppress(OSError):  # It is not empty.
+                path.rmdir()
+
+    def _fill(self, store: RunStore, setup: RunSetup) -> None:
+        setup = msgspec.structs.replace(setup, shards=store.shards_digest)
+        if self.journal is not None:
+            self._check_shards(self.journal, setup)
+            start = None
+            if self.start_from is not None:
+                start = read_model(self.start_from, store.layout)
+            run = self.resumption.run if self.resumption else RecoveredRun()
+            store.resume(run.models, start)
+        else:
+            store.save_initial(self.spec.initial)
+            store.journal.put(SETUP, setup.encode())
+        store.journal.flush()
+        # From now on the run can be resumed, also after a power cut.
+        store.journal.journal.sync()
+
+    def _check_shards(self, journal: Journal, setup: RunSetup) -> None:
+        """Raise `SettingError` unless the shards are those of the run."""
+        if RunSetup.read(journal).shards != setup.shards:
+            raise SettingError(
+                f"data {self.task.data} is not that of the run in {self.folder}: it has other "
+                "shards; resume the run with the data that it began with"
+            )
+
+    def close(self) -> None:
+        """Close the journal of a run that does not go on after all."""
+        if self.journal is not None:
+            self.journal.close()
+
+    def describe_resumption(self) -> str:
+        """Return where the run goes on."""
+        if self.resumption is None:
+            return f"run {self.spec.run} had not begun: waiting for learners"
+        state, resumption = self.resumption.run.machine.state, self.resumption
+        cycle = self.task.describe_cycle(max(1, state.cycle + (resumption.goal is not None)))
+        return f"run {self.spec.run} goes on with {cycle}, in {self.folder}"
+
+    @cached_property
+    def earlier_steps(self) -> list[Step]:
+        """The steps of the processes before, as far as displays need them."""
+        if self.journal is None or self.resumption is None:
+            return []
+        cycle = self.resumption.run.machine.state.cycle
+        return list(recent_steps(self.journal.steps(), cycle))
+
+    def _create_store(self) -> RunStore:
         trainer = self.spec.trainer
         layout = Layout.from_arrays(trainer.initial())
         task, shards = self.task, None
@@ -69,7 +180,8 @@ class PreparedTask:
         checkpoints = Checkpoints(self.folder, task.checkpoints)
         guard = UpdateGuard(task.guard)
         aggregation = find_aggregation(task.aggregation)
-        return RunStore(self.folder, layout, shards, guard, server, checkpoints, aggregation)
+        journal = RunJournal(self.journal or Journal.create(self.folder))
+        return RunStore(journal, layout, shards, guard, server, checkpoints, aggregation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +193,17 @@ class PreparedRun(PreparedTask):
 
     fleet: Fleet
     core_shares: tuple[float, ...]
+
+    @property
+    def emulated(self) -> EmulatedFleet:
+        """The settings of the devices that this machine emulates."""
+        fleet = self.fleet
+        return EmulatedFleet(
+            learners=emulated_learners(self),
+            local_samples=tuple(fleet.local_samples(self.task).tolist()),
+            rates=EmulatedFleet.encode_rates(self.spec.rates),
+            groups=to_groups(fleet.groups),
+        )
 
     @property
     def notes(self) -> list[str]:

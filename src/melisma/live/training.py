@@ -6,11 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from math import isnan
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from melisma.errors import SettingError
 from melisma.fleet.arguments import check_arguments
@@ -18,24 +15,18 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.run_settings import RunSettings
 from melisma.fleet.tables import Port
 from melisma.fleet.task import Task
-from melisma.learning.data.datasets import Split
-from melisma.learning.data.partition import partition_shards
-from melisma.learning.data.shards import encode_shard
 from melisma.learning.given_objects import GivenObjects
-from melisma.live.learner.learner_settings import (
-    DEFAULT_CACHE_BYTES,
-    EmulatedDevice,
-    LearnerSettings,
-)
-from melisma.live.learner.trusted_code import defining_modules
+from melisma.live.emulated_learners import complete_settings, write_local_data
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from melisma.live.orchestrator.learner_service import LearnerService
 from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
-from melisma.live.preparation import PreparedRun, prepare
+from melisma.live.orchestrator.run_store import RunStore
+from melisma.live.preparation import PreparedTask, prepare
 from melisma.live.processes import run_processes
-from melisma.private_files import make_private_folder, write_private
+from melisma.live.run_resumption import RunResumption
+from melisma.live.run_setup import RunSetup
 from melisma.runs.cycle_result import OnCycle, check_callback, follow_cycles
 from melisma.runs.folder import (
     DEVICES_FOLDER,
@@ -49,6 +40,7 @@ from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
 
+BACK_CHECK_S = 0.25
 # Of `train`, as far as no other check covers them.
 ARGUMENT_TYPES = {
     "devices": int | None,
@@ -142,163 +134,145 @@ def _require_no_devices(devices: int | None, until_ready: float | str | None) ->
             )
 
 
-def run(
-    prepared: PreparedRun,
+def run(  # noqa: PLR0913 - each is a setting of its own
+    prepared: PreparedTask,
     port: int = 0,
+    *,
     watch: Watcher = lambda _: None,
     cancellation: Cancellation | None = None,
     on_fetch: Callable[[int], None] = lambda _learner: None,
     on_cycle: OnCycle | None = None,
+    on_note: Callable[[str], None] = lambda _note: None,
 ) -> Report:
     """Run to the end or until cancelled; a second Ctrl-C does not wait for the report.
 
     `watch` is called with each step, in the thread of the run; `on_cycle` in that of the caller.
-    `on_fetch` receives the number of a learner whenever it requests a file, from another thread.
+    `on_fetch` receives the number of a learner whenever it requests a file, and `on_note` what the
+    owner should know, both from other threads.
     """
-    cancellation, steps = cancellation or Cancellation(), list[Step]()
+    cancellation = cancellation or Cancellation()
     caller = CallerThread(cancellation)
-    follow = follow_cycles(on_cycle, caller.call)
+    follow = follow_cycles(on_cycle, caller.call, prepared.earlier_steps)
 
     def record(step: Step) -> None:
-        steps.append(step)
         watch(step)
         follow(step)
 
-    mailboxes = Mailboxes(prepared.fleet.names)
-    mailboxes.on_fetch = on_fetch
+    emulated = _EmulatedRun(prepared, record, on_note)
+    emulated.mailboxes.on_fetch = on_fetch
 
     def work() -> Report:
         with naming_kept_files(prepared.folder):
-            model, failure = asyncio.run(
-                _run_orchestrator(prepared, port, mailboxes, record, cancellation)
-            )
-        report = replace(Report.from_trace(steps), model=model, folder=prepared.folder)
-        save_picture(report.plot, prepared.folder / PICTURE_FILE)
+            report = asyncio.run(emulated.run(port, cancellation))
+            save_picture(report.plot, prepared.folder / PICTURE_FILE)
+        failure = emulated.failure
         return report if failure is None else report.require_success(failure)
 
     return run_in_thread(work, cancellation, "melisma-run", caller)
 
 
-async def _run_orchestrator(
-    prepared: PreparedRun,
-    port: int,
-    mailboxes: Mailboxes,
-    watch: Watcher,
-    cancellation: Cancellation,
-) -> tuple[Path | None, Exception | None]:
-    """Run the orchestrator and its learners.
+class _EmulatedRun:
+    """The orchestrator of a run and its learners, which are processes of this machine."""
 
-    Return the trained model, if there is one, and the error of the user's code that ended the run.
-    """
-    loop, store, orchestrator = asyncio.get_running_loop(), None, None
-    spec, evaluator = prepared.spec, FederatedEvaluator(mailboxes)
-    try:
-        store = prepared.create_store()
-        if prepared.task.mode == "federated":
-            _write_local_data(prepared)
-        orchestrator = Orchestrator(spec, mailboxes, store, evaluator, watch)
+    def __init__(
+        self,
+        prepared: PreparedTask,
+        watch: Watcher,
+        on_note: Callable[[str], None],
+    ) -> None:
+        self._prepared, self._fleet = prepared, prepared.emulated
+        self._watch, self._on_note = watch, on_note
+        self.mailboxes = Mailboxes(self._fleet.names)
+        self.failure: Exception | None = None
+
+    async def run(self, port: int, cancellation: Cancellation) -> Report:
+        """Run to the end; return the report, with the trained model if there is one."""
+        prepared, ended = self._prepared, False
+        folder = prepared.folder
+        store = prepared.open_store(self._setup())
+        store.on_note = self._on_note
+        try:
+            if prepared.task.mode == "federated":
+                write_local_data(folder, prepared.task, prepared.train, self._fleet.local_samples)
+            await self._serve(store, port, cancellation)
+            ended = True
+            report = replace(Report.from_trace(store.journal.journal.steps()), folder=folder)
+        finally:
+            for name in (DEVICES_FOLDER, SHARDS_FOLDER):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            store.close(ended=ended)
+            remove_empty(folder)
+        return replace(report, model=store.model)
+
+    def _setup(self) -> RunSetup:
+        prepared = self._prepared
+        return RunSetup(
+            run=prepared.spec.run,
+            task=prepared.task,
+            module_path=prepared.module_path,
+            shards="",
+            fleet=self._fleet,
+        )
+
+    async def _serve(self, store: RunStore, port: int, cancellation: Cancellation) -> None:
+        """Run orchestrator and learners until the run has ended."""
+        loop, mailboxes, spec = asyncio.get_running_loop(), self.mailboxes, self._prepared.spec
+        evaluator = FederatedEvaluator(mailboxes)
+        orchestrator = Orchestrator(spec, mailboxes, store, evaluator, self._watch)
         service = LearnerService(spec, mailboxes, store, evaluator, orchestrator)
-        tokens = LearnerTokens(prepared.fleet.names)
-        async with service.worker(tokens, port=port).listening() as address:
-            orchestrator.start()
-            settings = _learner_settings(prepared, address, tokens)
-            logs = prepared.folder / LOGS_FOLDER
-            async with run_processes(settings, logs, service.remove_learner, trainer=spec.trainer):
-                cancel = partial(_cancel, loop, orchestrator, cancellation)
-                cancellation.on_request(cancel)
-                silence = loop.create_task(service.watch_silence())
-                try:
-                    await orchestrator.finished
-                finally:
-                    silence.cancel()
-                    cancellation.on_request(lambda: None)
-    finally:
-        if orchestrator is not None:
+        tokens = LearnerTokens(self._fleet.names)
+        resumption = self._prepared.resumption
+        try:
+            async with service.worker(tokens, port=port).listening() as address:
+                if resumption is None:
+                    orchestrator.start()
+                folder, mode = self._prepared.folder, self._prepared.task.mode
+                settings = complete_settings(self._fleet.learners, folder, mode, address, tokens)
+                logs = folder / LOGS_FOLDER
+                async with run_processes(
+                    settings, logs, service.remove_learner, trainer=spec.trainer
+                ):
+                    cancel = partial(_cancel, loop, orchestrator, cancellation)
+                    cancellation.on_request(cancel)
+                    silence = loop.create_task(service.watch_silence())
+                    try:
+                        if resumption is not None:
+                            await resume_emulated(service, mailboxes, resumption, cancellation)
+                        if cancellation.requested:
+                            # Before the run went on, there was nothing to cancel.
+                            orchestrator.cancel(cancellation.reason)
+                        await orchestrator.finished
+                    finally:
+                        silence.cancel()
+                        cancellation.on_request(lambda: None)
+        finally:
             # After this, no event is handled or recorded.
             orchestrator.finished.cancel()
-        if store is not None:
-            store.close()
-        for name in (DEVICES_FOLDER, SHARDS_FOLDER):
-            shutil.rmtree(prepared.folder / name, ignore_errors=True)
-        remove_empty(prepared.folder)
-    return store.model, orchestrator.failure
+            await orchestrator.end()
+            self.failure = orchestrator.failure
+
+
+async def resume_emulated(
+    service: LearnerService,
+    mailboxes: Mailboxes,
+    resumption: RunResumption,
+    cancellation: Cancellation,
+) -> None:
+    """Let a run go on once all its learners are back or have failed, or it is cancelled.
+
+    Its clock stood still meanwhile, as nobody trained, unless the run has a total time.
+    """
+    while not cancellation.requested and any(not (box.ready or box.left) for box in mailboxes):
+        mailboxes.became_ready.clear()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(mailboxes.became_ready.wait(), BACK_CHECK_S)
+    service.resume_run(resumption)
 
 
 def _cancel(
     loop: asyncio.AbstractEventLoop, orchestrator: Orchestrator, cancellation: Cancellation
 ) -> None:
     loop.call_soon_threadsafe(orchestrator.cancel, cancellation.reason)
-
-
-def _write_local_data(prepared: PreparedRun) -> None:
-    """Write each device's shards for federated learning, before the run begins."""
-    task, data = prepared.task, prepared.train
-    devices = partition_shards(task, data.labels, prepared.fleet.local_samples(task))
-    for number, shards in enumerate(devices):
-        folder = _local_data_folder(prepared, number)
-        make_private_folder(folder)
-        for shard, part in enumerate(shards):
-            content = encode_shard(Split(data.samples[part], data.labels[part]))
-            write_private(folder / f"{shard:06}", content)
-
-
-def _local_data_folder(prepared: PreparedRun, number: int) -> Path:
-    return prepared.folder / DEVICES_FOLDER / f"{number}-data"
-
-
-def _learner_settings(
-    prepared: PreparedRun, address: str, tokens: LearnerTokens
-) -> list[LearnerSettings]:
-    fleet, federated = prepared.fleet, prepared.task.mode == "federated"
-    # A learner of this machine may be assigned all shards.
-    data_bytes = prepared.train.samples.nbytes + prepared.train.labels.nbytes
-    return [
-        LearnerSettings(
-            name=name,
-            orchestrator=(address,),
-            token=tokens.token(name),
-            cache=str(prepared.folder / DEVICES_FOLDER / f"{number}-cache"),
-            cache_bytes=max(DEFAULT_CACHE_BYTES, 2 * data_bytes),
-            discloses=fleet.discloses[number],
-            device=_device_settings(prepared, number),
-            # Emulated devices are paced by processor time.
-            compute_device="cpu",
-            module_path=prepared.module_path,
-            allowed_modules=defining_modules(prepared.task.model),
-            local_data=str(_local_data_folder(prepared, number)) if federated else None,
-        )
-        for number, name in enumerate(fleet.names)
-    ]
-
-
-def _device_settings(prepared: PreparedRun, number: int) -> EmulatedDevice:
-    fleet = prepared.fleet
-    # Each device gets its share of the orchestrator's link while all of them use it.
-    down_bps, up_bps = fleet.shared_rates_bps
-    sample_s = float(fleet.specified_sample_s(prepared.task)[number])
-    states = np.column_stack(
-        [
-            fleet.state_probability[number],
-            fleet.state_compute[number],
-            fleet.state_bandwidth[number],
-        ]
-    )
-    noise, trace_id = fleet.noise, int(fleet.trace_ids[number])
-    return EmulatedDevice(
-        core_share=prepared.core_shares[number],
-        downlink_bps=float(down_bps[number]),
-        uplink_bps=float(up_bps[number]),
-        latency_s=float(fleet.latency_s[number]),
-        states=tuple((p, compute, bandwidth) for p, compute, bandwidth in states.tolist()),
-        seed=fleet.seed,
-        sample_s=None if isnan(sample_s) else sample_s,
-        noise=(
-            float(noise.compute[number]),
-            float(noise.bandwidth[number]),
-            float(noise.correlation_s[number]),
-        ),
-        trace=fleet.traces[trace_id].rows if trace_id >= 0 else (),
-    )
 
 
 def remove_empty(folder: Path) -> None:

@@ -15,6 +15,8 @@
     node_state.py            the state of a node, and the decisions of its algorithm
     handshake.py             greetings, their answers, and from which update on to count
     received_updates.py      applying updates of neighbours within bounds
+    sent_messages.py         messages that are not acknowledged
+    node_snapshot.py         the state of a node as bytes, and how a node resumes from it
     node.py                  the state machine that all algorithms share
     gradient_node.py         nodes that send sums of gradients after each round
     aet_sgd.py               AET-SGD: rounds that grow

@@ -15,6 +15,9 @@ from melisma.peer.guard import CLIP_MEDIANS, norm_of
 from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.neighbour import Neighbour, Vector
 from melisma.peer.node import Node
+from melisma.peer.node_state import OwnState
+
+PUBLIC_MODEL = "public model"
 
 
 class DifferenceNode(Node):
@@ -50,6 +53,14 @@ class DifferenceNode(Node):
         """Make the adopted model the public one, to which the first difference applies."""
         super().adopt_progress(offer)
         self.own_public[:] = self.model.vector
+
+    def own_state(self) -> OwnState:
+        """Return the public model."""
+        return OwnState(vectors={PUBLIC_MODEL: self.own_public})
+
+    def restore_own(self, own: OwnState) -> None:
+        """Set the public model."""
+        self.own_public[:] = own.vectors[PUBLIC_MODEL]
 
     def pack_difference(self) -> bytes:
         """Pack the difference to the public model, and apply it there."""

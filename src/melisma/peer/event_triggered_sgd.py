@@ -9,6 +9,7 @@ public one, summed over parameters, exceeds the threshold, which shrinks with th
 from collections.abc import Iterable
 
 import numpy as np
+from msgspec.structs import replace
 
 from melisma.learning.compression import Compression
 from melisma.peer import commands
@@ -16,6 +17,9 @@ from melisma.peer.algorithms import EventTriggeredSgd
 from melisma.peer.difference_node import DifferenceNode
 from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.neighbour import Neighbour, Vector
+from melisma.peer.node_state import OwnState
+
+CONSENSUS_STEP = "move towards neighbours"
 
 
 class EventTriggeredNode(DifferenceNode):
@@ -44,9 +48,20 @@ class EventTriggeredNode(DifferenceNode):
         rate = settings.learning_rate / divisor
         return commands.TakeSteps(number=self.steps + 1, steps=1, learning_rate=rate)
 
+    def own_state(self) -> OwnState:
+        """Return the public model, and the move towards the neighbours."""
+        own = super().own_state()
+        return replace(own, vectors={**own.vectors, CONSENSUS_STEP: self._consensus_step})
+
+    def restore_own(self, own: OwnState) -> None:
+        """Set the public model, and the move towards the neighbours."""
+        super().restore_own(own)
+        self._consensus_step[:] = own.vectors[CONSENSUS_STEP]
+
     def predict_update_s(self, neighbour: Neighbour) -> float:  # noqa: ARG002
         """Return the time of this node's steps: a neighbour may send only after its last one."""
-        return self.now_s - self.started_s
+        ended_s = self.now_s if self.blocked_since_s is None else self.blocked_since_s
+        return ended_s - self.started_s
 
     def updates_after(self, computed: commands.TakeSteps) -> list[tuple[float, bytes]]:
         """Return the difference if it exceeds the threshold, and always after the last step."""

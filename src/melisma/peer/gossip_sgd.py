@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from math import sqrt
 
 import numpy as np
+from msgspec.structs import replace
 
 from melisma.learning.compression import Compression
 from melisma.peer import commands
@@ -17,6 +18,7 @@ from melisma.peer.algorithms import GossipSgd
 from melisma.peer.difference_node import DifferenceNode
 from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.neighbour import Neighbour
+from melisma.peer.node_state import OwnState
 
 
 class GossipNode(DifferenceNode):
@@ -55,6 +57,15 @@ class GossipNode(DifferenceNode):
     def finish(self) -> None:
         """Mix with the neighbours' last models."""
         self._mix()
+
+    def own_state(self) -> OwnState:
+        """Return the public model, and the number of updates that were mixed."""
+        return replace(super().own_state(), mixed_updates=self._mixed_updates)
+
+    def restore_own(self, own: OwnState) -> None:
+        """Set the public model, and the number of updates that were mixed."""
+        super().restore_own(own)
+        self._mixed_updates = own.mixed_updates
 
     def is_due(self, neighbour: Neighbour, number: int) -> bool:
         """Hold back the model of a neighbour that is one ahead until the next mean."""

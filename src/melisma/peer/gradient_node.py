@@ -26,7 +26,9 @@ from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.lag import LagPolicy
 from melisma.peer.neighbour import Neighbour, Vector
 from melisma.peer.node import Node
+from melisma.peer.node_state import OwnState
 
+ERROR_FEEDBACK = "error feedback"
 Settings = TypeVar("Settings", AetSgd, LocalSgd)
 MAX_SHARE_RATIO = 16.0
 """The largest factor by which the rounds of a neighbour may claim to be larger than this node's."""
@@ -51,7 +53,6 @@ class GradientNode(Node, Generic[Settings]):
         self.round_size = whole_round_sizes(settings.share, self.round_steps)
         fixed = None if settings.max_lag == "auto" else settings.max_lag
         self.lag = LagPolicy(fixed, self.round_size)
-        self._round_started_s = 0.0
         # The part of the model's change that compression has not sent yet.
         self.error_feedback = np.zeros_like(model.vector)
 
@@ -63,7 +64,6 @@ class GradientNode(Node, Generic[Settings]):
         """Return the next round, unless a neighbour lags too far behind."""
         if self.blocking_neighbours():
             return None
-        self._round_started_s = self.now_s
         number = self.update_number + 1
         steps = min(self.round_size(number), self.identity.iterations - self.steps)
         rate = self.settings.learning_rate / (1 + self.settings.decay * sqrt(self.steps))
@@ -93,7 +93,7 @@ class GradientNode(Node, Generic[Settings]):
 
     def updates_after(self, computed: commands.TakeSteps) -> list[tuple[float, bytes]]:
         """Return the sum of the round's gradients, with what compression held back before."""
-        self.lag.record_round(self.now_s - self._round_started_s, computed.steps)
+        self.lag.record_round(self.round_s, computed.steps)
         gradient_sum, rate = self.model.gradient_sum, np.float32(computed.learning_rate)
         if self.compression.exact:
             content = self.compression.pack(gradient_sum)
@@ -127,6 +127,16 @@ class GradientNode(Node, Generic[Settings]):
             self.steps += self.round_size(number)
             number += 1
         self.steps = min(self.steps, self.identity.iterations)
+
+    def own_state(self) -> OwnState:
+        """Return what compression held back, and the choices of the lag."""
+        return OwnState(vectors={ERROR_FEEDBACK: self.error_feedback}, lag=self.lag.state())
+
+    def restore_own(self, own: OwnState) -> None:
+        """Set what compression held back, and the choices of the lag."""
+        self.error_feedback[:] = own.vectors[ERROR_FEEDBACK]
+        if own.lag is not None:
+            self.lag.restore(own.lag)
 
 
 def whole_round_sizes(share: float, size: Callable[[int], float]) -> Callable[[int], int]:

@@ -7,6 +7,7 @@ is taken to be a quarter of the norm of the model.
 """
 
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -32,6 +33,15 @@ class NeighbourGuard:
         """Record the size of an update that counts; one without a change does not count."""
         if norm > 0 and np.isfinite(norm):
             self._norms[name].append(norm)
+
+    def norms(self) -> dict[str, list[float]]:
+        """Return the sizes of recent updates by node."""
+        return {name: [*norms] for name, norms in self._norms.items()}
+
+    def restore(self, norms: Mapping[str, list[float]]) -> None:
+        """Set the sizes of recent updates."""
+        for name, values in norms.items():
+            self._norms[name].extend(values)
 
     def factor(self, sender: str, norm: float, model_norm: float) -> float:
         """Return the factor by which to scale an update; 0 to leave it out."""

@@ -15,6 +15,8 @@ UNCOMPRESSED = compression_for("none")
 class NodeIdentity:
     """The name and incarnation of a node, and the properties that its neighbours must share.
 
+    An incarnation is a life of the node's state: it goes on when the node resumes from its state,
+    which is counted in `restarts`, and a later one begins when the node starts anew.
     It takes `iterations` steps. It waits `patience_s` for an answer of a neighbour, and looks for
     lost neighbours at that interval. `keys` are the keys of nodes that are known before they are
     first heard of; `share` scales the size of its rounds. `guard` bounds updates of neighbours.
@@ -28,6 +30,7 @@ class NodeIdentity:
     share: float = 1.0
     guard: GuardMode = "clip"
     keys: Mapping[str, str] = field(default_factory=dict)
+    restarts: int = 0
 
     def describe_mismatch(self, other: Mapping[str, str]) -> str:
         """Describe the first property that differs; return an empty string if all match."""

@@ -25,6 +25,16 @@ class KeyRing:
         """Return the key to which a name is bound; None if it is free."""
         return self._keys.get(name)
 
+    def keys(self) -> dict[str, str]:
+        """Return the bound keys by name."""
+        with self._lock:
+            return dict(self._keys)
+
+    def add(self, keys: Mapping[str, str]) -> None:
+        """Bind names that are free; keys that were given stay."""
+        with self._lock:
+            self._keys = {**keys, **self._keys}
+
     def bind(self, name: str, key: str) -> str:
         """Bind a free name to a key; return why the key may not use it, or an empty string."""
         with self._lock:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, e, log, sqrt
 
+import msgspec
 import numpy as np
 
 TOLERANCE_FACTOR = 115.5
@@ -61,6 +62,15 @@ class LagChoice:
         return min(self.needed, self.allowed)
 
 
+class LagState(msgspec.Struct, frozen=True):
+    """The choices of a `LagPolicy`, and its measurements by node."""
+
+    choices: list[LagChoice]
+    step_s: list[float]
+    message_s: list[float]
+    neighbour_step_s: dict[str, list[float]]
+
+
 class LagPolicy:
     """The maximum lag of the neighbours of one node; `fixed` or chosen before each round."""
 
@@ -71,6 +81,19 @@ class LagPolicy:
         self._message_s: deque[float] = deque(maxlen=WINDOW)
         self._neighbour_step_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self._last_update: dict[str, tuple[int, float]] = {}
+
+    def state(self) -> LagState:
+        """Return the choices and measurements."""
+        neighbours = {name: [*seconds] for name, seconds in self._neighbour_step_s.items()}
+        return LagState([*self.choices], [*self._step_s], [*self._message_s], neighbours)
+
+    def restore(self, state: LagState) -> None:
+        """Set choices and measurements; the time between two updates is measured anew."""
+        self.choices[:] = state.choices
+        self._step_s.extend(state.step_s)
+        self._message_s.extend(state.message_s)
+        for name, seconds in state.neighbour_step_s.items():
+            self._neighbour_step_s[name].extend(seconds)
 
     def max_lag(self, rounds: int, iterations: int) -> int:
         """Return the maximum lag after that many rounds and iterations."""

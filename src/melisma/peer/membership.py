@@ -33,7 +33,8 @@ class Membership:
         self.forgeries: Counter[str] = Counter()
         """The number of forged messages by the name that they used."""
         self._greeted_s: dict[str, deque[float]] = {}
-        self._refutations = 0
+        self.refutations = 0
+        """How often this node continued as a later incarnation."""
 
     @property
     def degree(self) -> int:
@@ -65,8 +66,13 @@ class Membership:
 
     def send(self, to: str, message: type[messages.Message], **fields: Any) -> commands.Send:
         """Return the command that sends a message of that type from this node."""
-        sender, incarnation = self.identity.name, self.identity.incarnation
-        content = message(sender=sender, incarnation=incarnation, **fields)
+        identity = self.identity
+        content = message(
+            sender=identity.name,
+            incarnation=identity.incarnation,
+            restarts=identity.restarts,
+            **fields,
+        )
         return commands.Send(to=to, message=content)
 
     def send_update(self, number: int, learning_rate: float, content: bytes) -> list[commands.Send]:
@@ -152,10 +158,10 @@ class Membership:
         Only the holder of this node's key can have made it known: this node, with another clock.
         """
         mine, known = self.identity.incarnation, rejected.known_incarnation
-        too_often = self._refutations >= MAX_REFUTATIONS
+        too_often = self.refutations >= MAX_REFUTATIONS
         if not mine < known <= mine + MAX_INCARNATION_JUMP or too_often:
             return []
-        self._refutations += 1
+        self.refutations += 1
         self.identity = replace(self.identity, incarnation=known + 1)
         for neighbour in self.neighbours.values():
             # Updates to the former incarnation are lost; the new answer says where to count from.

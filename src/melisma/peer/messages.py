@@ -1,7 +1,8 @@
 """Messages between nodes. Any of them may arrive late, twice, and out of order.
 
-A node that restarts has a higher `incarnation`. A message that is addressed to another incarnation
-is ignored; one from a former incarnation, or from one that is implausibly high, is rejected.
+A node that starts anew has a higher `incarnation`. A message that is addressed to another
+incarnation is ignored; one from a former incarnation, or from one that is implausibly high, is
+rejected. A node that resumes from its own state keeps its incarnation, and counts its `restarts`.
 """
 
 from typing import Annotated
@@ -20,10 +21,11 @@ MAX_PROPERTIES = 16
 
 
 class PeerMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The base of all messages: the sender and its incarnation."""
+    """The base of all messages: the sender, its incarnation, and how often that was resumed."""
 
     sender: Name
     incarnation: Incarnation
+    restarts: Count = 0
 
 
 class Hello(PeerMessage, frozen=True, kw_only=True, tag=True):

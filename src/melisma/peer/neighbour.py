@@ -20,6 +20,8 @@ class Neighbour:
 
     name: str
     incarnation: int = 0
+    restarts: int = 0
+    """How often this incarnation is known to have resumed from its state."""
     degree: int = 1
     assumed_updates: int = 0
     answered: bool = False
@@ -76,6 +78,14 @@ class Neighbour:
         self.out_of_order.add(number)
         self._advance()
         return True
+
+    def record_restarts(self, restarts: int) -> None:
+        """Record that the neighbour resumed from its state; a goodbye before that does not count.
+
+        An interrupted node says goodbye, and may resume later.
+        """
+        if restarts > self.restarts:
+            self.restarts, self.last_update = restarts, None
 
     def start_after(self, number: int) -> None:
         """Mark the neighbour as started; updates up to `number` will not arrive any more."""

@@ -46,7 +46,8 @@ class Node(NodeState):
         compression: Compression,
     ) -> None:
         super().__init__(identity, neighbours, model, compression)
-        self._blocked_since_s: float | None = None
+        self.blocked_since_s: float | None = None
+        """The time since which this node waits for neighbours."""
         self._round_began_s = 0.0
 
     # Events.
@@ -56,6 +57,24 @@ class Node(NodeState):
         self.now_s = at_s
         greetings: Outputs = [self.membership.greet(name) for name in self.neighbours]
         return [*greetings, self._next_wake(), *self._continue()]
+
+    def resume(self, at_s: float) -> Outputs:
+        """Continue from a restored state; the time since then counts against no neighbour.
+
+        Messages show the neighbours that this node is back, and where.
+        """
+        self.now_s = self._round_began_s = at_s
+        if self.blocked_since_s is not None:
+            self.blocked_since_s = at_s
+        outputs: Outputs = []
+        for neighbour in self.neighbours.values():
+            neighbour.progress_at_s = at_s
+            # Between nodes that have said goodbye only unacknowledged messages remain.
+            parted = self.said_goodbye and neighbour.finished
+            if neighbour.reachable and not neighbour.rejected and not parted:
+                outputs.append(self.membership.send(neighbour.name, messages.Heartbeat))
+                outputs += [self.say_goodbye(neighbour)] if self.said_goodbye else []
+        return [*outputs, self._next_wake(), *self._continue()]
 
     def on_message(self, at_s: float, message: messages.Message, key: str = "") -> Outputs:
         """Handle a message that arrived, signed with `key`."""
@@ -100,6 +119,7 @@ class Node(NodeState):
             outputs += [join(self, message), self.membership.greet(message.sender)]
             neighbour = self.neighbours[message.sender]
         neighbour.incarnation = message.incarnation
+        neighbour.record_restarts(message.restarts)
         if neighbour.lost:
             outputs += restore(self, neighbour)
         return outputs + HANDLERS[type(message)](self, neighbour, message)
@@ -159,7 +179,7 @@ class Node(NodeState):
         if self.finished:
             return []
         outputs = self._give_up_stalled()
-        waiting = self._blocked_since_s is not None
+        waiting = self.blocked_since_s is not None
         for neighbour in self.neighbours.values():
             if neighbour.rejected:
                 continue
@@ -188,13 +208,13 @@ class Node(NodeState):
 
     def _give_up_stalled(self) -> Outputs:
         """Give up neighbours that answer, and for which this node has waited too long."""
-        if self._blocked_since_s is None:
+        if self.blocked_since_s is None:
             return []
         ending = self.steps >= self.identity.iterations
         awaited = self.membership.neighbours_to_await() if ending else self.blocking_neighbours()
         outputs: Outputs = []
         for neighbour in awaited:
-            waited_s = self.now_s - max(self._blocked_since_s, neighbour.progress_at_s)
+            waited_s = self.now_s - max(self.blocked_since_s, neighbour.progress_at_s)
             if waited_s > self.wait_limit_s(neighbour):
                 stall(neighbour)
                 outputs.append(notices.NeighbourStalled(name=neighbour.name, waited_s=waited_s))
@@ -215,9 +235,9 @@ class Node(NodeState):
         if self.steps >= self.identity.iterations:
             outputs += self._end()
         if self.computing is not None:
-            self._blocked_since_s = None
-        elif self._blocked_since_s is None:
-            self._blocked_since_s = self.now_s
+            self.blocked_since_s = None
+        elif self.blocked_since_s is None:
+            self.blocked_since_s = self.now_s
         return outputs
 
     def _start_training(self) -> Outputs:
@@ -257,8 +277,9 @@ def on_heartbeat(_: NodeState, neighbour: Neighbour, heartbeat: messages.Heartbe
 
 
 def on_goodbye(_: NodeState, neighbour: Neighbour, goodbye: messages.Goodbye) -> Outputs:
-    """Record the last update to expect."""
-    neighbour.last_update = goodbye.last_update
+    """Record the last update to expect; a node that resumed since then may send more."""
+    if goodbye.restarts >= neighbour.restarts:
+        neighbour.last_update = goodbye.last_update
     return []
 
 

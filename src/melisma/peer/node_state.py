@@ -4,12 +4,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from math import inf
 
+import msgspec
+
 from melisma.learning.compression import Compression
 from melisma.peer import commands, messages, notices
 from melisma.peer.guard import NeighbourGuard
 from melisma.peer.identity import Model, NodeIdentity
+from melisma.peer.lag import LagState
 from melisma.peer.membership import Membership
 from melisma.peer.neighbour import Neighbour, Vector
+
+
+class OwnState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of an algorithm beyond that of all nodes: arrays as long as the model, and more."""
+
+    vectors: dict[str, Vector] = msgspec.field(default_factory=dict)
+    mixed_updates: int = 0
+    lag: LagState | None = None
+
 
 Outputs = list[commands.AnyCommand | notices.AnyNotice]
 MAX_UPDATES_AHEAD = 1000
@@ -100,6 +112,13 @@ class NodeState(ABC):
 
     def finish(self) -> None:  # noqa: B027 - most algorithms have nothing to do
         """Complete the model after the last update of all neighbours."""
+
+    def own_state(self) -> OwnState:
+        """Return the state of the algorithm, for `restore_own`."""
+        return OwnState()
+
+    def restore_own(self, own: OwnState) -> None:  # noqa: B027 - most algorithms have none
+        """Set the state of the algorithm."""
 
     # Commands.
 

@@ -4,6 +4,11 @@
 
     trace.py          one JSON line a step: the event and the commands that it led to
     folder.py         the folder of a run and the files in it
+    journal.py        all steps of a run and its records, in a file that survives a kill
+    journal_database.py  the SQLite file of a journal
+    recovery.py       the state of a run from its journal, by replay
+    recent_steps.py   the part of a long run that displays need after a restart
+    model_versions.py the versions of the parameters that steps refer to
     progress.py       the state of a run so far, folded from its trace
     assignments.py    the work of all learners in a cycle, in columns
     planned_work.py   the assignments of all cycles, and the shards in their plans
@@ -18,6 +23,8 @@
     cycle_figures.py  the figures of a cycle
     cycle_result.py   the result of a cycle, for a callback of the user
     report.py         the figures of a run
+    service_progress.py  the rounds of several tasks that share a fleet, folded from its steps
+    service_report.py the figures of several tasks that shared a fleet
     report_tables.py  a report as tables, for pandas and notebooks
     notebook_view.py  a run in a notebook, while it goes on
     report_json.py    a report as JSON values
@@ -31,5 +38,6 @@
 from melisma.runs.cycle_result import CycleResult
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.runs.report import Report
+from melisma.runs.service_report import ServiceReport
 
-__all__ = ["CycleResult", "NodeReport", "PeerReport", "Report"]
+__all__ = ["CycleResult", "NodeReport", "PeerReport", "Report", "ServiceReport"]

@@ -264,11 +264,13 @@ class Assignments(Sequence[Assignment]):
         """Return both; an assignment that occurs twice is the later one."""
         old = self.find(later.learner, later.attempt)
         kept = np.delete(np.arange(len(self)), old[old >= 0])
+        rows = np.concatenate([kept, len(self) + np.arange(len(later))])
+        keys = [_keys(work.learner, work.first_attempt) for work in (self, later)]
+        rows = rows[np.argsort(np.concatenate(keys)[rows], kind="stable")]
         columns: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name)[kept], getattr(later, name)])
-            for name in TYPES
+            name: _take_of_both(getattr(self, name), getattr(later, name), rows) for name in TYPES
         }
-        return replace(self, **columns).sort()
+        return replace(self, **columns)
 
     def sort(self) -> "Assignments":
         """Sort by learner and first attempt."""
@@ -332,6 +334,14 @@ def _column(name: str, values: Any, count: int) -> Any:
         column = column[0]
     shape = (count, len(PHASES)) if name == "phases" else (count,)
     return np.broadcast_to(column, shape)
+
+
+def _take_of_both(column: Any, later: Any, rows: Ints) -> Any:
+    """Return these rows of one column and another one after it; equal rows stay one number."""
+    constant = column.size and later.size and not column.strides[0] and not later.strides[0]
+    if constant and np.array_equal(column[0], later[0], equal_nan=True):
+        return np.broadcast_to(column[0], (rows.size, *column.shape[1:]))
+    return np.concatenate([column, later])[rows]
 
 
 def _put(column: Any, rows: Ints, values: Any) -> Any:

@@ -15,18 +15,21 @@ from melisma.runs.folder import BEST_MODEL_FILE, CHECKPOINTS_FOLDER
 
 
 class Checkpoints:
-    """Keeps models in a run folder by `rule` (`checkpoints` of the task): none, best or all."""
+    """Keeps models in a run folder by `rule` (`checkpoints` of the task): none, best or all.
+
+    `best` is the quality of the best model so far: its accuracy, and its loss with a minus.
+    """
 
     def __init__(self, folder: Path, rule: str) -> None:
         self._folder, self._rule = folder, rule
-        self._best = -inf, -inf
+        self.best = -inf, -inf
 
     def keep(
         self, cycle: int, parameters: Arrays, accuracy: float | None, loss: float | None
     ) -> None:
         """Write the model after a cycle, as far as the rule asks for it; None if not evaluated."""
         quality = -inf if accuracy is None else accuracy, -inf if loss is None else -loss
-        is_best = self._rule != "none" and quality > self._best
+        is_best = self._rule != "none" and quality > self.best
         if not is_best and self._rule != "all":
             return
         content = save(dict(parameters))
@@ -34,5 +37,5 @@ class Checkpoints:
             path = self._folder / CHECKPOINTS_FOLDER / f"cycle-{cycle:04}.safetensors"
             write_atomic(path, content, mode=0o600)
         if is_best:
-            self._best = quality
+            self.best = quality
             write_atomic(self._folder / BEST_MODEL_FILE, content, mode=0o600)

@@ -5,6 +5,7 @@ dispatch to closing. It met its deadline if updates were aggregated and it close
 work counts as not done.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -118,22 +119,27 @@ class Cycle:
     @property
     def time_use_s(self) -> Floats:
         """Seconds of each assignment by `TIME_USES`, from dispatch to the deadline."""
-        parts = [use_s for _, use_s in self.time_uses()]
+        parts = [use_s for _, use_s, _ in self.time_uses()]
         return np.concatenate([np.empty((0, len(TIME_USES))), *parts])
 
-    def time_uses(self) -> Iterator[tuple[Assignments, Floats]]:
-        """Yield blocks of assignments with their `time_use_s`, which need less memory than all."""
+    def time_uses(self) -> Iterator[tuple[Assignments, Floats, Floats]]:
+        """Yield assignments, their `time_use_s` and their lost visits, in blocks to save memory."""
+        seconds, lost_visits = np.zeros(len(TIME_USES)), np.zeros(len(LOSSES))
         deadline_at_s = self.began_s + self.deadline_s
         if self.ending == "interrupted":
             deadline_at_s = min(deadline_at_s, self.closed_s)
         for first in range(0, len(self.assignments), BLOCK_ROWS):
             work = self.assignments[first : first + BLOCK_ROWS]
-            if self.ending == "running":
-                yield work, np.zeros((len(work), len(TIME_USES)))
-            else:
+            use_s, lost = np.zeros((len(work), len(TIME_USES))), np.zeros((len(work), len(LOSSES)))
+            if self.ending != "running":
                 extension = self.extension
                 use_s = capacity.time_use_s(work, deadline_at_s, self.closed_s, extension=extension)
-                yield work, use_s
+                lost = capacity.lost_visits(work, use_s)
+            seconds += use_s.sum(axis=0)
+            lost_visits += lost.sum(axis=0)
+            yield work, use_s, lost
+        # The value of the cached property: the sums need no pass of their own.
+        self.__dict__["_use_sums"] = seconds, lost_visits
 
     @property
     def time_use(self) -> dict[str, float]:
@@ -199,22 +205,22 @@ class Cycle:
         total: Floats = capacity.visits_of_capacity(self.assignments).sum(axis=1)
         return total
 
-    @cached_property
+    @property
     def lost_visits(self) -> Floats:
         """Allowed visits that do not count, by `LOSSES`; 0 while the cycle is running."""
-        total = np.zeros(len(LOSSES))
-        if self.ending != "running":
-            for work, use_s in self.time_uses():
-                total += capacity.lost_visits(work, use_s).sum(axis=0)
-        return total
+        return self._use_sums[1]
 
-    @cached_property
+    @property
     def total_use_s(self) -> Floats:
         """Seconds of all learners by `TIME_USES`."""
-        total = np.zeros(len(TIME_USES))
-        for _, use_s in self.time_uses():
-            total += use_s.sum(axis=0)
-        return total
+        return self._use_sums[0]
+
+    @cached_property
+    def _use_sums(self) -> tuple[Floats, Floats]:
+        """The sums of `time_use_s` and of the visits that were lost so."""
+        deque(self.time_uses(), maxlen=0)
+        sums: tuple[Floats, Floats] = self.__dict__["_use_sums"]
+        return sums
 
     @property
     def _updates(self) -> Floats:

@@ -1,6 +1,6 @@
 """The result of one cycle, given to the function that a user passes as `on_cycle`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from melisma.errors import SettingError
@@ -60,10 +60,16 @@ def check_callback(on_cycle: OnCycle | None) -> None:
 
 
 def follow_cycles(
-    on_cycle: OnCycle | None, deliver: Callable[[Callable[[], object]], object]
+    on_cycle: OnCycle | None,
+    deliver: Callable[[Callable[[], object]], object],
+    earlier: Iterable[Step] = (),
 ) -> Callable[[Step], None]:
-    """Return a watcher of steps that does what a `CycleFollower` does."""
+    """Return a watcher of steps that does what a `CycleFollower` does, after `earlier` steps."""
     follower, progress = CycleFollower(on_cycle, deliver), RunProgress()
+    if follower.is_needed:
+        for step in earlier:
+            progress.apply(step)
+        follower.skip(progress)
 
     def watch(step: Step) -> None:
         progress.apply(step)
@@ -88,6 +94,10 @@ class CycleFollower:
     def is_needed(self) -> bool:
         """Whether there is anything to call."""
         return self._on_cycle is not None or self._view is not None
+
+    def skip(self, progress: RunProgress) -> None:
+        """Deliver no calls for the cycles of an earlier process."""
+        self._number = progress.evaluated_number
 
     def follow(self, progress: RunProgress) -> None:
         """Deliver a call if another cycle was evaluated, or the run has ended."""

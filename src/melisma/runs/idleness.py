@@ -140,8 +140,11 @@ RULES: dict[str, tuple[str, Callable[[Task], str]]] = {
         lambda task: f"{_longer(task)}, or a higher caution",
     ),
     "refused": ("updates were refused", lambda _: "see the reasons in the trace"),
-    "dropped": ("work was withdrawn", _longer),
-    "gone": ("left before the update", lambda _: "check power and network"),
+    "dropped": ("work was dropped", lambda _: "see the reasons in the trace"),
+    "gone": (
+        "left before the update",
+        lambda _: "see why it left, and check power and network if it fell silent",
+    ),
     "without work": (
         "no shard was left, or none fitted into a cycle",
         lambda task: f"try smaller shard_samples, or {_longer(task).removeprefix('try ')}",

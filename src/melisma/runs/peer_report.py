@@ -1,5 +1,6 @@
 """Reports on training without an orchestrator: of each node, and of the whole group."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -42,6 +43,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     the number of the last one. `messages` counts all sent messages, repetitions included. It waited
     `waiting_s` for its neighbours, and rejected `forgeries` messages that were signed with
     another key than their sender's. `chosen_lags` has one lag per round, `allowed_lags` its bound.
+    `updates_applied` counts the updates of each neighbour that changed its model.
     """
 
     name: str
@@ -64,6 +66,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     scores: list[ScorePoint] = msgspec.field(default_factory=list)
     notices: list[str] = msgspec.field(default_factory=list)
     forgeries: int = 0
+    updates_applied: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def accuracy(self) -> float | None:
@@ -74,6 +77,20 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     def loss(self) -> float | None:
         """The loss of the last model."""
         return self.scores[-1].loss if self.scores else None
+
+
+class RecordedFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a `NodeRecorder`, to continue them after a restart."""
+
+    messages: int
+    sent_bytes: int
+    waiting_s: float
+    started_s: float
+    model_from: str
+    compute_spans_s: list[tuple[float, float]]
+    scores: list[ScorePoint]
+    notices: list[str]
+    updates_applied: dict[str, int]
 
 
 @dataclass
@@ -89,7 +106,19 @@ class NodeRecorder:
     compute_spans_s: list[tuple[float, float]] = field(default_factory=list)
     scores: list[ScorePoint] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    updates_applied: Counter[str] = field(default_factory=Counter)
     _since_s: float = nan
+
+    def figures(self) -> RecordedFigures:
+        """Return all figures."""
+        return msgspec.convert(self, RecordedFigures, from_attributes=True)
+
+    def restore(self, at_s: float, figures: RecordedFigures) -> None:
+        """Continue from figures; the time in which the node did not run is no waiting."""
+        for name, value in msgspec.structs.asdict(figures).items():
+            setattr(self, name, value)
+        self.updates_applied = Counter(figures.updates_applied)
+        self._since_s = at_s
 
     def record_sent(self, size_bytes: int) -> None:
         """Count a message."""
@@ -111,8 +140,15 @@ class NodeRecorder:
                 case commands.TakeSteps():
                     self.waiting_s += at_s - self._since_s
                     self._since_s = at_s
-            if len(self.notices) < MAX_NOTICES and (line := describe_notice(output)):
-                self.notices.append(f"{at_s:.3f} s: {line}")
+                case notices.UpdateApplied(sender=sender):
+                    self.updates_applied[sender] += 1
+            if line := describe_notice(output):
+                self.record_notice(at_s, line)
+
+    def record_notice(self, at_s: float, line: str) -> None:
+        """Record a line for users."""
+        if len(self.notices) < MAX_NOTICES:
+            self.notices.append(f"{at_s:.3f} s: {line}")
 
     def report(self, at_s: float, outcome: str, reason: str, samples: int) -> NodeReport:
         """Return the report of the node at its end."""
@@ -139,6 +175,7 @@ class NodeRecorder:
             scores=self.scores,
             notices=self.notices,
             forgeries=node.membership.forgeries.total(),
+            updates_applied=dict(self.updates_applied),
         )
 
 

@@ -15,7 +15,7 @@ from melisma.cycle.local_shards import ShardSizes
 from melisma.cycle.ragged import RaggedArray
 from melisma.fleet.array_types import Ints
 from melisma.runs.assignments import NO_ASSIGNMENTS, Assignments, Status
-from melisma.runs.given_shards import NO_SHARDS, GivenShards
+from melisma.runs.given_shards import GivenShards
 
 WithAttempts = events.UpdatesReceived | commands.Dispatch | commands.Withdraw | commands.Aggregate
 # Shards of an assignment with one of these statuses may be handed on.
@@ -29,7 +29,7 @@ class PlannedWork:
         self.sizes = sizes
         self._extension = extension
         self._work: dict[int, Assignments] = {}
-        self._given: dict[int, GivenShards] = {}
+        self._given: dict[int, list[GivenShards]] = {}  # in the order of giving
 
     def __getitem__(self, number: int) -> Assignments:
         return self._work.get(number, NO_ASSIGNMENTS)
@@ -92,14 +92,12 @@ class PlannedWork:
 
     def release(self, event: events.ShardsReleased) -> None:
         """Remove released shards from the plans of learners at work."""
-        given, (rows, known) = (
-            self._shards(event.cycle),
-            self.find_training(event.cycle, event.learners),
-        )
-        indices = np.flatnonzero(given.rows_of(event.learners[known], event.shards.take(known)))
-        released = given.take(indices)
-        current = self[event.cycle].find(released.learner, released.attempt)
-        self._remove(event.cycle, indices[np.isin(current, rows)])
+        rows, known = self.find_training(event.cycle, event.learners)
+        learners, shards = event.learners[known], event.shards.take(known)
+        for part, given in enumerate(self._shards(event.cycle)):
+            indices = given.indices_of(learners, shards)
+            current = self[event.cycle].find(*given.owners(indices))
+            self._remove(event.cycle, part, indices[np.isin(current, rows)])
 
     def drop_unused(self, event: events.UpdatesReceived, rows: Ints, indices: Ints) -> None:
         """Remove extensions that updates do not cover from the plan."""
@@ -109,28 +107,30 @@ class PlannedWork:
             return
         rows, learners = rows[unused], event.learners[indices][unused]
         attempts = event.attempts[indices][unused]
-        shards = self._shards(event.cycle).rows_between(learners, attempts, work.attempt[rows])
-        self._remove(event.cycle, np.flatnonzero(shards))
+        for part, given in enumerate(self._shards(event.cycle)):
+            indices = given.indices_between(learners, attempts, work.attempt[rows])
+            self._remove(event.cycle, part, indices)
         extensions = attempts - work.first_attempt[rows]
         self.update(event.cycle, rows, attempt=attempts, extensions=extensions)
 
     def close(self, number: int) -> None:
         """Forget the dispatched shards of a cycle: late updates may only not cover extensions."""
-        self._given[number] = self._shards(number).extensions()
+        self._given[number] = [given.extensions() for given in self._shards(number)]
 
     def _hand_on(self, command: commands.Extend) -> None:
         """Remove shards from the plans of learners whose work was lost, each from one of them."""
-        given, work = self._shards(command.cycle), self[command.cycle]
-        indices = np.flatnonzero(np.isin(given.shard, command.handed_on))
-        owners = given.take(indices)
-        rows = work.find(owners.learner, owners.attempt)
-        lost = np.flatnonzero(rows >= 0)
-        lost = lost[work.with_status(*LOST)[rows[lost]]]
-        _, first = np.unique(owners.shard[lost], return_index=True)
-        self._remove(command.cycle, indices[lost[first]])
+        work, shards = self[command.cycle], command.handed_on
+        for part, given in enumerate(self._shards(command.cycle) if shards.size else ()):
+            indices = np.flatnonzero(np.isin(given.shards.values, shards))
+            rows = work.find(*given.owners(indices))
+            lost = np.flatnonzero(rows >= 0)
+            lost = indices[lost[work.with_status(*LOST)[rows[lost]]]]
+            found, first = np.unique(given.shards.values[lost], return_index=True)
+            self._remove(command.cycle, part, lost[first])
+            shards = np.setdiff1d(shards, found)
 
-    def _shards(self, number: int) -> GivenShards:
-        return self._given.get(number, NO_SHARDS)
+    def _shards(self, number: int) -> list[GivenShards]:
+        return self._given.setdefault(number, [])
 
     def _give(
         self,
@@ -141,27 +141,31 @@ class PlannedWork:
         *,
         by_extension: bool,
     ) -> None:
-        given = self._shards(number)
-        self._given[number] = given.add(learners, attempts, shards, by_extension=by_extension)
+        """Add a part, joined with those before it that are no larger: few parts remain."""
+        given = GivenShards(learners, attempts, shards, np.full(learners.size, by_extension))
+        parts = self._shards(number)
+        while parts and parts[-1].shards.values.size <= given.shards.values.size:
+            given = parts.pop().join(given)
+        parts.append(given)
 
     def _forget(self, number: int, rows: Ints) -> None:
         """Forget the shards of assignments that are replaced."""
-        given, work = self._shards(number), self[number]
+        work = self[number]
         above = work.first_attempt[rows] - 1
-        replaced = given.rows_between(work.learner[rows], above, work.attempt[rows])
-        self._given[number] = given.take(~replaced)
+        for part, given in enumerate(self._shards(number) if rows.size else ()):
+            replaced = given.indices_between(work.learner[rows], above, work.attempt[rows])
+            self._given[number][part] = given.without(replaced)
 
-    def _remove(self, number: int, indices: Ints) -> None:
+    def _remove(self, number: int, part: int, indices: Ints) -> None:
         """Remove given shards from the plans of their assignments."""
         if not indices.size:
             return
-        given, work = self._shards(number), self[number]
-        removed = given.take(indices)
-        single = RaggedArray(np.ones(indices.size, np.int64), removed.shard)
-        samples = self.sizes.samples_in(removed.learner, single)
-        found = work.find(removed.learner, removed.attempt)
-        rows, owners = np.unique(found, return_inverse=True)
+        given, work = self._given[number][part], self[number]
+        learners, attempts = given.owners(indices)
+        single = RaggedArray(np.ones(indices.size, np.int64), given.shards.values[indices])
+        samples = self.sizes.samples_in(learners, single)
+        rows, owners = np.unique(work.find(learners, attempts), return_inverse=True)
         lost = np.bincount(owners, samples).astype(np.int64)
         shards = work.shards[rows] - np.bincount(owners)
         self.update(number, rows, samples=work.samples[rows] - lost, shards=shards)
-        self._given[number] = given.take(np.delete(np.arange(len(given)), indices))
+        self._given[number][part] = given.without(indices)

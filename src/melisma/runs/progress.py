@@ -3,21 +3,23 @@
 The only code that interprets steps: it serves the report of a finished run and the display of a
 running one, with three learners or a million. It repeats no decision of the machine: an
 update counts if the commands count it. Requests for shards and prefetching change nothing here: the
-answer to a request is an `Extend`, and updates report the shards that were fetched. Steps are not
-kept.
+answer to a request is an `Extend`, and updates report the shards that were fetched. Nor does work
+that is sent again after a restart, which is known already. A trace may have no reports of progress.
+Steps are not kept.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nan
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.local_shards import ShardSizes
 from melisma.errors import DataError
-from melisma.fleet.array_types import NO_INTS, Ints
+from melisma.fleet.array_types import NO_INTS, Bools, Ints
 from melisma.fleet.task import Task
 from melisma.runs.assignments import COUNTED, STATUSES, Assignments, Names, Status
 from melisma.runs.capacity import MeasuredRates
@@ -28,6 +30,8 @@ from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from melisma.runs.unassigned import Unassigned
 from melisma.runs.usage import UNKNOWN_RATES, UsageRates
+
+GIVEN_UP: Final = "the cycle was given up: the run went on from another model"
 
 
 class RunProgress:
@@ -52,6 +56,7 @@ class RunProgress:
         self._cycles: dict[int, Cycle] = {}
         self._measured = MeasuredRates()
         self._drawn = 0, NO_INTS  # the latest cycle with a sample, and its learners
+        self._restarts, self._downtime_s = 0, 0.0  # of the orchestrator
         self._aggregate: commands.Aggregate | None = None
         self._averaged: commands.Aggregate | None = None  # the latest that was carried out
 
@@ -92,14 +97,16 @@ class RunProgress:
             began_s=self.submission.at_s,
             ended_s=self.now_s,
             due_s=self.submission.ends_s,
+            restarts=self._restarts,
+            downtime_s=self._downtime_s,
             cycles=tuple(self._snapshot(number, names) for number in sorted(self._cycles)),
             outcome=self.outcome,
             reason=self.reason,
         )
 
     def apply(self, step: Step) -> None:
-        """Add one step; steps after the end of the run are ignored."""
-        if self.outcome != "running":
+        """Add one step; steps after the end of the run are ignored, unless the run goes on."""
+        if self.outcome != "running" and not isinstance(step.event, events.TaskContinued):
             return
         # The event of an update has the instant of its arrival, which may lie before this step.
         self.now_s = max(self.now_s, float(step.event.at_s))
@@ -121,6 +128,23 @@ class RunProgress:
         self.names = np.concatenate([self.names, np.full(missing, "", np.object_)])
         self._departures = np.pad(self._departures, (0, missing))
         self._measured.make_room(count)
+
+    def on_restarted(self, event: events.OrchestratorRestarted) -> None:
+        """Count a restart of the orchestrator."""
+        self._restarts += 1
+        self._downtime_s += event.downtime_s
+
+    def on_continued(self, event: events.TaskContinued) -> None:
+        """Go on after the end of the run, with learners that join again.
+
+        A run that had not ended goes on from another model: its open cycle is given up.
+        """
+        if self.outcome == "running":
+            self._interrupt_cycles(GIVEN_UP)
+        task = msgspec.structs.replace(self.task, cycles=event.cycles, stop=event.stop)
+        ends_s = self.submission.ends_s if event.ends_s is None else event.ends_s
+        self._submitted = msgspec.structs.replace(self.submission, task=task, ends_s=ends_s)
+        self.outcome, self.reason, self._aggregate = "running", "", None
 
     def on_registered(self, event: events.LearnersRegistered) -> None:
         """Store the names of learners that may join."""
@@ -193,6 +217,7 @@ class RunProgress:
         """Store the seconds of aggregation, the training losses, and what the guard decided."""
         clipped = event.guarded[event.scales > 0]
         left_out = event.guarded[event.scales == 0]
+        damaged = np.isnan(event.scales)
         self._update_cycle(
             event.cycle,
             aggregate_s=event.seconds,
@@ -202,27 +227,39 @@ class RunProgress:
         command, self._aggregate = self._aggregate, None
         self._averaged = command
         if left_out.size and command is not None:
-            self._exclude(command, event)
+            reason = "its change was far larger than those of other updates"
+            self._exclude(command, event, event.scales == 0, "refused", reason)
+        if damaged.any() and command is not None:
+            reason = "it was damaged on the disk of the orchestrator"
+            self._exclude(command, event, damaged, "dropped", reason)
         if event.loss.size and command is not None and command.cycle == event.cycle:
             rows, indices = self._work.find(command)
             self._work.update(event.cycle, rows, loss=event.loss[indices])
 
-    def _exclude(self, command: commands.Aggregate, event: events.Aggregated) -> None:
-        """Mark the updates that the guard left out as refused."""
-        reason = "its change was far larger than those of other updates"
-        late_cycles = event.guarded_cycles
-        for row in np.flatnonzero(event.scales == 0).tolist():
-            number = int(late_cycles[row])
+    def _exclude(
+        self,
+        command: commands.Aggregate,
+        event: events.Aggregated,
+        selected: Bools,
+        status: Status,
+        reason: str,
+    ) -> None:
+        """Set the status of averaged updates that were left out."""
+        for row in np.flatnonzero(selected).tolist():
+            number = int(event.guarded_cycles[row])
             source = command if number == command.cycle else command.late
             found = source.learners == event.guarded[row]
             if number != command.cycle:
                 found &= command.late.cycles == number
-            self._set_status(number, source.learners[found], source.attempts[found], reason)
+            learners, attempts = source.learners[found], source.attempts[found]
+            self._set_status(number, learners, attempts, status, reason)
 
-    def _set_status(self, number: int, learners: Ints, attempts: Ints, reason: str) -> None:
-        """Mark updates that were averaged as refused."""
+    def _set_status(
+        self, number: int, learners: Ints, attempts: Ints, status: Status, reason: str
+    ) -> None:
+        """Set the status of updates that were averaged, and count them no more."""
         rows = self._work[number].find(learners, attempts)
-        values = {"status": STATUSES.index("refused"), "reason": self._reason_code(reason)}
+        values = {"status": STATUSES.index(status), "reason": self._reason_code(reason)}
         self._work.update(number, rows[rows >= 0], weight=0.0, **values)
 
     def on_restore(self, command: commands.Restore) -> None:
@@ -230,10 +267,12 @@ class RunProgress:
         averaged = self._averaged
         if averaged is not None:
             late = averaged.late
-            self._set_status(averaged.cycle, averaged.learners, averaged.attempts, command.reason)
+            parts = [(averaged.cycle, averaged.learners, averaged.attempts)]
             for number in np.unique(late.cycles).tolist():
                 rows = late.cycles == number
-                self._set_status(number, late.learners[rows], late.attempts[rows], command.reason)
+                parts.append((number, late.learners[rows], late.attempts[rows]))
+            for part in parts:
+                self._set_status(*part, "refused", command.reason)
         values = {"ending": "empty", "reason": command.reason, "rejected": True}
         self._update_cycle(command.cycle, loss=nan, accuracy=nan, **values)
 
@@ -321,15 +360,19 @@ class RunProgress:
             self._cycles, default=self.collecting_cycle
         ):
             self._open_cycle(self.collecting_cycle, self._length_s)
+        self._interrupt_cycles(command.reason, failed=command.outcome == "failed")
+
+    def _interrupt_cycles(self, reason: str, *, failed: bool = False) -> None:
+        """End the cycle that was being averaged, and all open ones."""
         unfinished = self._aggregate
         if unfinished is not None and (unfinished.learners.size or unfinished.late.learners.size):
-            self._interrupt_cycle(unfinished.cycle, command)
+            self._interrupt_cycle(unfinished.cycle, reason, failed=failed)
             late = unfinished.late
-            self._end_late(late, "dropped", command.reason, np.zeros(late.learners.size))
+            self._end_late(late, "dropped", reason, np.zeros(late.learners.size))
         for number, cycle in list(self._cycles.items()):
             if cycle.ending == "running":
                 self._record_unassigned(number)
-                self._interrupt_cycle(number, command)
+                self._interrupt_cycle(number, reason, failed=failed)
         self.collecting.clear()
 
     def _record_unassigned(self, number: int) -> None:
@@ -346,17 +389,17 @@ class RunProgress:
         not_ready = (self.collecting - self._reported).mask(count)
         self._update_cycle(number, unassigned=Unassigned.from_masks(idle, present, not_ready))
 
-    def _interrupt_cycle(self, number: int, command: commands.Finish) -> None:
+    def _interrupt_cycle(self, number: int, reason: str, *, failed: bool) -> None:
         """End a cycle with the run: its updates are in no model."""
         work = self._work[number]
         received = np.flatnonzero(work.with_status(*COUNTED) & (work.visits > 0))
-        dropped = {"status": STATUSES.index("dropped"), "reason": self._reason_code(command.reason)}
+        dropped = {"status": STATUSES.index("dropped"), "reason": self._reason_code(reason)}
         self._work.update(number, received, weight=0.0, **dropped)
         late = self.now_s >= self._deadline_s(number)
         open_rows = np.flatnonzero(work.with_status("training"))
-        self._end_work(number, open_rows, "late" if late else "dropped", command.reason)
-        ending = "empty" if command.outcome == "failed" and not received.size else "interrupted"
-        self._update_cycle(number, ending=ending, reason=command.reason, closed_s=self.now_s)
+        self._end_work(number, open_rows, "late" if late else "dropped", reason)
+        ending = "empty" if failed and not received.size else "interrupted"
+        self._update_cycle(number, ending=ending, reason=reason, closed_s=self.now_s)
 
     def _open_cycle(self, number: int, deadline_s: float) -> None:
         if number not in self._cycles:
@@ -412,6 +455,8 @@ def _ignore(progress: RunProgress, step: Any) -> None:
 
 HANDLERS: dict[type, Callable[[RunProgress, Any], None]] = {
     events.TaskSubmitted: RunProgress.on_submitted,
+    events.OrchestratorRestarted: RunProgress.on_restarted,
+    events.TaskContinued: RunProgress.on_continued,
     events.LearnersRegistered: RunProgress.on_registered,
     events.LearnersJoined: RunProgress.on_joined,
     events.LearnersLeft: RunProgress.on_left,

@@ -22,6 +22,7 @@ from melisma.runs.folder import BEST_MODEL_FILE, PICTURE_FILE, TRACE_FILE
 from melisma.runs.idleness import IdleGroup, find_idle
 from melisma.runs.totals import LearnerTotals
 from melisma.runs.trace import Step
+from melisma.text import visible
 
 if TYPE_CHECKING:
     from melisma.runs.svg import Picture
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 class Report:
     """A run: its outcome, its cycles and the totals of its learners.
 
-    `due_s` is the instant by which a run with a total time ends. `departed` are the names of
-    learners that left and are not back, and `departures` why; `shared_identities` whose identity
-    was in use twice.
+    `due_s` is the instant by which a run with a total time ends. The orchestrator restarted
+    `restarts` times, after `downtime_s` seconds in all, which are part of the run. `departed` are
+    the names of learners that left and are not back, and `departures` why; `shared_identities`
+    whose identity was in use twice.
     """
 
     run: str
@@ -42,6 +44,8 @@ class Report:
     began_s: float
     ended_s: float
     due_s: float | None = None
+    restarts: int = 0
+    downtime_s: float = 0.0
     cycles: tuple[Cycle, ...] = field(default=(), repr=False)
     outcome: commands.Outcome | Literal["running"] = "running"
     reason: str = ""
@@ -60,6 +64,8 @@ class Report:
             f"{self.task.name}: {self.outcome} after {_count(self.cycles, 'cycle')}{reason}",
             ", ".join(filter(None, (accuracy, loss))),
             self.deadline_summary,
+            self.restart_summary,
+            *(f"copied identity: {visible(each)}" for each in self.shared_identities),
             f"model: {self.model}" if self.model else "",
         ]
         return "\n".join(filter(None, lines))
@@ -121,6 +127,17 @@ class Report:
         if not latest.met_deadline:
             late = f", {late_s:.2g} s too long"
         return f"{summary}; the longest took {max(waited):.4g} s{late}"
+
+    @property
+    def restart_summary(self) -> str:
+        """A sentence: how often the orchestrator restarted; empty if it did not."""
+        if not self.restarts:
+            return ""
+        times = "once" if self.restarts == 1 else f"{self.restarts} times"
+        # The clock of an emulated run stands still while it is down.
+        if not self.downtime_s:
+            return f"the orchestrator restarted {times}; the clock of the run stood still meanwhile"
+        return f"the orchestrator restarted {times}; it was down for {self.downtime_s:.3g} s in all"
 
     @property
     def satisfaction(self) -> float:

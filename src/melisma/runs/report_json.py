@@ -53,7 +53,8 @@ def report_to_json(report: Report) -> dict[str, Any]:
 
     So is the cost on a fleet without prices.
     """
-    learners = len(report.names)
+    # The totals of learners include the sums of cycles: compute them first, and both at once.
+    learners = len(report.learners)
     left_out = _join(
         LEARNER_LISTS if learners > MAX_LISTED else {},
         CYCLE_LISTS if learners * len(report.cycles) > MAX_LISTED else {},

@@ -9,7 +9,7 @@ import numpy as np
 from melisma.cycle.events import PHASES
 from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.assignments import Assignments, Status
-from melisma.runs.capacity import LOSSES, TIME_USES, fraction, lost_visits, visits_of_capacity
+from melisma.runs.capacity import LOSSES, TIME_USES, fraction, visits_of_capacity
 from melisma.runs.unassigned import REASONS
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class _LearnerSums:
         self.counts["cycles"][cycle.assignments.learner] += 1
         for reason, name in enumerate(UNASSIGNED_COUNTS):
             self.counts[name][idle.learner[idle.reason == reason]] += 1
-        for work, use_s in cycle.time_uses():
+        for work, use_s, lost in cycle.time_uses():
             self._count(work)
             _add_columns(self.phases, work, np.nan_to_num(work.phases))
             _add_columns(self.time_use_s, work, use_s)
@@ -163,7 +163,7 @@ class _LearnerSums:
             _add_columns(self.usage, work, np.column_stack(used))
             if ended:
                 _add_columns(self.capacity.T, work, visits_of_capacity(work).T)
-                _add_columns(self.lost, work, lost_visits(work, use_s))
+                _add_columns(self.lost, work, lost)
 
     def _count(self, work: Assignments) -> None:
         columns: dict[str, Any] = {

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from melisma.cycle.restarts import restart_limit_s
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import JOIN, LEAVE, SLEEP, WAKE, Changes
 from melisma.fleet.fleet import Fleet
@@ -29,8 +30,14 @@ class ChurnListener(Protocol):
     def restart(self, learners: Ints) -> None:
         """Start these learners without any state."""
 
+    def interrupt(self, learners: Ints) -> None:
+        """Stop these learners from sending anything until they restart."""
+
+    def resume(self, learners: Ints) -> None:
+        """Let learners that restarted in time go on with their work."""
+
     def silence(self, learners: Ints) -> None:
-        """Stop these learners from sending anything more."""
+        """Stop these learners from sending anything more; this is noticed in time."""
 
     def report_left(self, learners: Ints, reason: str) -> None:
         """Report that the orchestrator noticed these learners missing."""
@@ -47,6 +54,7 @@ class Churn:
         self._epoch = np.zeros(scenario.fleet.learners, np.int64)
         self._queue, self._listener = queue, listener
         self._heartbeat_s = scenario.task.deadline_s / HEARTBEATS_PER_DEADLINE
+        self._restart_limit_s = restart_limit_s(scenario.task.deadline_s)
         hours = scenario.fleet.availability.hours
         self._blocked = np.zeros((3, scenario.fleet.learners), np.bool_)
         self._blocked[HOURS] = ~hours.open_at_start
@@ -112,8 +120,14 @@ class Churn:
         self.present[learners] = False
         self._blocked[CRASH, learners] = True
         self._epoch[learners] += 1
-        self._listener.silence(learners)
         epoch = self._epoch[learners]
+        if fault.kind == "crash" and (fault.for_s or np.inf) <= self._restart_limit_s:
+            self._listener.interrupt(learners)
+            self._queue.schedule(
+                now_s + (fault.for_s or 0.0), partial(self._resume, learners, epoch)
+            )
+            return
+        self._listener.silence(learners)
         if fault.kind == "crash":
             noticed_s = np.ceil(now_s / self._heartbeat_s) * self._heartbeat_s
             self._queue.schedule(float(noticed_s), partial(self._notice, learners, epoch))
@@ -124,6 +138,15 @@ class Churn:
         unchanged = learners[self._epoch[learners] == epoch]
         if unchanged.size:
             self._listener.report_left(unchanged, "crashed")
+
+    def _resume(self, learners: Ints, epoch: Ints) -> None:
+        learners = learners[self._epoch[learners] == epoch]
+        self._blocked[CRASH, learners] = False
+        ready = learners[~self._blocked[:, learners].any(axis=0)]
+        if ready.size:
+            self.present[ready] = True
+            self._epoch[ready] += 1
+            self._listener.resume(ready)
 
     def _restart(self, learners: Ints, epoch: Ints) -> None:
         unchanged = learners[self._epoch[learners] == epoch]

@@ -17,7 +17,7 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 from melisma.simulation.fault_targets import FaultTargets
-from melisma.simulation.faults import Fault, parse_faults, random_faults
+from melisma.simulation.faults import Fault, parse_faults, random_faults, random_orchestrator_faults
 from melisma.user_code import IMPORT_PATH, add_module_path, describe_error, import_function
 
 FaultFunction: TypeAlias = Callable[[Fleet, float, np.random.Generator], str | Iterable[Fault]]
@@ -25,6 +25,9 @@ FaultSource: TypeAlias = str | int | tuple[Fault, ...] | FaultFunction
 KEY = "faults"
 # Faults are drawn from this many times the expected length of the run.
 DRAWN_LENGTHS = 1.2
+STEPS_PER_CYCLE = 12  # about
+# Of the schedules of a search, these have faults of learners only.
+WITHOUT_STOPS = 0.2
 
 
 def find_faults(
@@ -61,6 +64,17 @@ def draw_faults(seed: int, task: Task, fleet: Fleet) -> tuple[Fault, ...]:
     """Draw the faults of a run from a seed."""
     until_s = DRAWN_LENGTHS * task.expected_s
     return random_faults(generator(seed, "faults"), fleet.learners, until_s)
+
+
+def draw_orchestrator_faults(
+    seed: int, task: Task, fleet: Fleet, *, disk: bool
+) -> tuple[Fault, ...]:
+    """Draw stops of the orchestrator and, with `disk`, faults of its disk; for some seeds none."""
+    rng, until_s = generator(seed, "faults of the orchestrator"), DRAWN_LENGTHS * task.expected_s
+    if rng.random() < WITHOUT_STOPS:
+        return ()
+    steps = STEPS_PER_CYCLE * round(until_s / task.deadline_s + 1)
+    return random_orchestrator_faults(rng, fleet.learners, until_s, steps, disk=disk)
 
 
 def _call(function: FaultFunction, name: str, task: Task, fleet: Fleet) -> tuple[Fault, ...]:

@@ -3,7 +3,7 @@
 ::
 
     crash 2 at 3.5 for 4            the device stops and restarts after 4 s; without `for`, never
-    vanish 2 at 3.5 for 4           the same, but only the silence of a learner at work is noticed
+    vanish 2 at 3.5 for 4           the same with an empty disk, and only its silence is noticed
     slow 1 at 2 for 10 by 3         work begun in these 10 s computes 3 times slower
     partition 0,3 at 5 for 2        messages to and from these learners wait until the end
     clock 1 by 1.05                 the clock of learner 1 runs 1.05 times too fast
@@ -12,6 +12,17 @@
     duplicate report 1 from 0 by 3  the message arrives a second time, 3 s later
     delay instruction 3 to 2 by 1.5 the message arrives 1.5 s later
     corrupt update 1 from 2         the first update of learner 2 holds NaN
+
+    crash orchestrator at 9 for 5   its process ends, and another goes on from the journal 5 s later
+    cut power at 9 for 5            the same, and of what was written but not synced some is lost
+    fail sync at 9 for 5            its disk reports an error when it is told to sync
+    fill disk at 9 for 5            its disk is full
+    misdirect write 12              the twelfth write to a file of the journal goes to another place
+    rot journal at 9                a bit of the journal flips
+    rot update 2 from 1             a bit of the second update of learner 1 flips on the disk
+
+The orchestrator also crashes, and loses power, `at step 40`: when the fortieth event was written to
+its journal, and before all instructions that follow from it were sent.
 
 Learners go by number, by name if that has no spaces and commas and is no number, by a pattern
 (`pi-*`), or by the name of their group; `all` are all of them. `crash 10% of phone at 30` hits one
@@ -33,12 +44,22 @@ from melisma.errors import SettingError, suggest
 from melisma.fleet.array_types import Bools, Floats, Ints
 from melisma.simulation.fault_targets import FaultTargets
 
-FaultKind = Literal[
+LearnerFaultKind = Literal[
     "crash", "vanish", "slow", "partition", "clock", "lose", "duplicate", "delay", "corrupt"
 ]
+StopKind = Literal["crash orchestrator", "cut power"]
+DiskFaultKind = Literal["fail sync", "fill disk", "misdirect write", "rot journal", "rot update"]
+FaultKind = Literal[LearnerFaultKind, StopKind, DiskFaultKind]
 MessageKind = Literal["", "instruction", "report", "update"]
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+LEARNER_KINDS: tuple[LearnerFaultKind, ...] = get_args(LearnerFaultKind)
+STOP_KINDS: tuple[StopKind, ...] = get_args(StopKind)
+DISK_KINDS: tuple[DiskFaultKind, ...] = get_args(DiskFaultKind)
+DAMAGE_KINDS: tuple[FaultKind, ...] = ("misdirect write", "rot journal")
+"""Faults after which a run may refuse to go on."""
 MAX_RANDOM_FAULTS = 12
+MAX_RANDOM_STOPS = 4
+WRITES_PER_STEP = 6  # to files of the journal, about
 MAX_NAMED = 20
 
 _NUMBER = r"(?P<{}>[0-9.]+(?:e[+-]?[0-9]+)?)"
@@ -49,6 +70,13 @@ _NTH = r"(?P<nth>[1-9][0-9]*)"
 # Instructions travel to learners, reports come from them.
 _DIRECTION = r"instruction(?= [0-9]+ to )|report(?= [0-9]+ from )"
 _MESSAGE = rf"(?P<message>{_DIRECTION}) {_NTH} (?:to|from) {_LEARNERS}"
+_ORCHESTRATOR_PATTERNS = (
+    rf"(?P<kind>crash orchestrator|cut power) at (?:step {_NTH}|{_AT}) for {_FOR}",
+    rf"(?P<kind>fail sync|fill disk) at {_AT} for {_FOR}",
+    rf"(?P<kind>misdirect write) {_NTH}",
+    rf"(?P<kind>rot journal) at {_AT}",
+    rf"(?P<kind>rot update) {_NTH} from {_LEARNERS}",
+)
 _PATTERNS = (
     rf"(?P<kind>crash|vanish) {_LEARNERS} at {_AT}(?: for {_FOR})?",
     rf"(?P<kind>slow) {_LEARNERS} at {_AT} for {_FOR} by {_BY}",
@@ -64,7 +92,8 @@ _PATTERNS = (
 class Fault:
     """One fault; fields that its kind does not use keep their defaults.
 
-    `selection` is the text by which many learners were chosen, as in `10% of phone`.
+    `nth` counts messages, updates, writes or steps. `selection` is the text by which many learners
+    were chosen, as in `10% of phone`.
     """
 
     kind: FaultKind
@@ -84,6 +113,11 @@ class Fault:
             )
 
     @property
+    def of_orchestrator(self) -> bool:
+        """Whether the fault hits the orchestrator or its disk."""
+        return self.kind not in LEARNER_KINDS
+
+    @property
     def end_s(self) -> float:
         """When a fault that lasts for a while ends."""
         return self.at_s + (self.for_s or 0.0)
@@ -101,6 +135,8 @@ class Fault:
 
     def describe(self, learners: str) -> str:
         """Return the fault as text, with these words for its learners."""
+        if self.of_orchestrator:
+            return self._describe_orchestrator(learners)
         if self.message:
             way = "to" if self.message == "instruction" else "from"
             by = f" by {self.by:.6g}" if self.kind in ("duplicate", "delay") else ""
@@ -110,6 +146,15 @@ class Fault:
         span = "" if self.for_s is None else f" for {self.for_s:.6g}"
         by = f" by {self.by:.6g}" if self.kind == "slow" else ""
         return f"{self.kind} {learners} at {self.at_s:.6g}{span}{by}"
+
+    def _describe_orchestrator(self, learners: str) -> str:
+        if self.kind == "misdirect write":
+            return f"{self.kind} {self.nth}"
+        if self.kind == "rot update":
+            return f"{self.kind} {self.nth} from {learners}"
+        when = f"step {self.nth}" if self.nth else f"{self.at_s:.6g}"
+        span = "" if self.for_s is None else f" for {self.for_s:.6g}"
+        return f"{self.kind} at {when}{span}"
 
 
 def parse_faults(text: str, targets: FaultTargets | int) -> tuple[Fault, ...]:
@@ -122,26 +167,23 @@ def parse_faults(text: str, targets: FaultTargets | int) -> tuple[Fault, ...]:
 
 
 def _parse(text: str, targets: FaultTargets) -> Fault:
-    if "orchestrator" in text.split():
-        raise SettingError(
-            f"fault {text!r}: the orchestrator keeps no journal to resume from; name learners"
-        )
-    for pattern in _PATTERNS:
+    of_orchestrator = text.startswith((*STOP_KINDS, *DISK_KINDS))
+    for pattern in _ORCHESTRATOR_PATTERNS if of_orchestrator else _PATTERNS:
         if match := re.fullmatch(pattern, text):
             groups = match.groupdict()
-            words, percent = groups.pop("learners") or "", groups.pop("percent")
-            numbers = targets.find(text, words, percent)
+            words, percent = groups.pop("learners", None) or "", groups.pop("percent", None)
+            numbers = targets.find(text, words, percent) if words else ()
             fault = _from_groups(text, numbers, groups)
             return replace(fault, selection=f"{percent}% of {words}" if percent else words)
     kind = text.split(maxsplit=1)[0]
-    if kind not in FAULT_KINDS:
+    if kind not in (known_kinds := sorted({kind.split()[0] for kind in FAULT_KINDS})):
         raise SettingError(
-            f"invalid fault {text!r}: unknown kind {kind!r}; {suggest(kind, FAULT_KINDS)}"
+            f"invalid fault {text!r}: unknown kind {kind!r}; {suggest(kind, known_kinds)}"
         )
-    raise SettingError(
-        f"invalid fault {text!r}; use, for example, 'crash 2 at 3.5 for 4', 'slow 1 at 2 for 10 "
-        "by 3', 'lose report 2 from 1' or 'clock 1 by 1.05'"
-    )
+    examples = "'crash 2 at 3.5 for 4', 'slow 1 at 2 for 10 by 3', 'lose report 2 from 1'"
+    if of_orchestrator:
+        examples = "'crash orchestrator at 9 for 5', 'cut power at step 40 for 5'"
+    raise SettingError(f"invalid fault {text!r}; use, for example, {examples} or 'clock 1 by 1.05'")
 
 
 def _from_groups(text: str, learners: tuple[int, ...], groups: dict[str, str | None]) -> Fault:
@@ -178,13 +220,13 @@ def format_faults(faults: tuple[Fault, ...], targets: FaultTargets | None = None
 def random_faults(
     rng: np.random.Generator, learners: int, until_s: float, most: int = MAX_RANDOM_FAULTS
 ) -> tuple[Fault, ...]:
-    """Draw 1 to `most` faults of any kind within the first `until_s` seconds."""
+    """Draw 1 to `most` faults of learners of any kind within the first `until_s` seconds."""
     count = int(rng.integers(1, most + 1))
     return tuple(_random_fault(rng, learners, until_s) for _ in range(count))
 
 
 def _random_fault(rng: np.random.Generator, learners: int, until_s: float) -> Fault:
-    kind = str(rng.choice(FAULT_KINDS))
+    kind = str(rng.choice(LEARNER_KINDS))
     learner = (int(rng.integers(learners)),)
     at_s, for_s = (_round(rng.uniform(0, until_s) * share) for share in (1.0, 0.3))
     nth = int(rng.integers(1, 9))
@@ -204,6 +246,48 @@ def _random_fault(rng: np.random.Generator, learners: int, until_s: float) -> Fa
             message: MessageKind = "instruction" if rng.random() < 0.5 else "report"
             by = 1.0 if kind == "lose" else _round(rng.exponential(0.2 * until_s))
             return Fault(kind, learner, by=by, message=message, nth=nth)
+    raise AssertionError(kind)
+
+
+def random_orchestrator_faults(
+    rng: np.random.Generator, learners: int, until_s: float, steps: int, *, disk: bool
+) -> tuple[Fault, ...]:
+    """Draw 1 to `MAX_RANDOM_STOPS` stops of the orchestrator, and up to as many disk faults.
+
+    They are within the first `until_s` seconds, or the first `steps` steps. Without `disk`, its
+    process crashes and its disk has no faults.
+    """
+    count = int(rng.integers(1, MAX_RANDOM_STOPS + 1))
+    stops = [_random_stop(rng, until_s, steps) for _ in range(count)]
+    if not disk:
+        return tuple(replace(stop, kind="crash orchestrator") for stop in stops)
+    count = int(rng.integers(len(stops) + 1)) if rng.random() < 0.5 else 0
+    return (*stops, *(_random_disk_fault(rng, learners, until_s, steps) for _ in range(count)))
+
+
+def _random_stop(rng: np.random.Generator, until_s: float, steps: int) -> Fault:
+    kind = STOP_KINDS[int(rng.integers(len(STOP_KINDS)))]
+    # Short and long ones alike.
+    for_s = _round(until_s * 10 ** rng.uniform(-3, 0))
+    if rng.random() < 0.5:
+        return Fault(kind, (), nth=int(rng.integers(1, steps + 1)), for_s=for_s)
+    return Fault(kind, (), at_s=_round(rng.uniform(0, until_s)), for_s=for_s)
+
+
+def _random_disk_fault(
+    rng: np.random.Generator, learners: int, until_s: float, steps: int
+) -> Fault:
+    kind = str(rng.choice(DISK_KINDS))
+    at_s, for_s = (_round(rng.uniform(0, until_s) * share) for share in (1.0, 0.3))
+    match kind:
+        case "fail sync" | "fill disk":
+            return Fault(kind, (), at_s, for_s)
+        case "misdirect write":
+            return Fault(kind, (), nth=int(rng.integers(1, WRITES_PER_STEP * steps)))
+        case "rot journal":
+            return Fault(kind, (), at_s)
+        case "rot update":
+            return Fault(kind, (int(rng.integers(learners)),), nth=int(rng.integers(1, 5)))
     raise AssertionError(kind)
 
 

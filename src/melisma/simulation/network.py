@@ -5,18 +5,34 @@ the next action of the event queue are delivered in one call.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma.cycle.restarts import reconnect_s
 from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.rng import uniform
 from melisma.simulation.faults import Fault, MessageKind
 from melisma.simulation.kernel import EventQueue
 
 # Called with indices into the reports that were sent, and the time at which each arrived.
 Deliver = Callable[[Ints, Floats], object]
+
+
+class OrchestratorDownError(Exception):
+    """The orchestrator is down, or stopped while it handled a message."""
+
+
+@dataclass(frozen=True)
+class Downtime:
+    """From when to when the orchestrator is down; `number` counts its stops."""
+
+    number: int
+    from_s: float
+    to_s: float
 
 
 @dataclass(eq=False)
@@ -55,9 +71,14 @@ class SimulatedNetwork:
         self._partitions = [fault for fault in faults if fault.kind == "partition"]
         self._counts: dict[tuple[MessageKind, int], int] = {}
         self._in_flight: list[InFlight] = []
+        self.downtime: Downtime | None = None
+        self.reached: np.random.Generator | None = None  # draws who gets the last instructions
 
     def send_instruction(self, learners: Ints, follow: Callable[[Ints], object]) -> None:
         """Call `follow` with indices into `learners` when the instruction reaches some of them."""
+        if self.reached is not None:
+            chosen = np.flatnonzero(self.reached.random(learners.size) < 0.5)
+            learners, follow = learners[chosen], partial(_follow_rows, chosen, follow)
         if not self._message_faults and not self._partitions:
             if learners.size:
                 follow(np.arange(learners.size))
@@ -108,7 +129,37 @@ class SimulatedNetwork:
         arrived = np.flatnonzero(~reports.lost[first:last]) + first
         if arrived.size:
             self._queue.advance(float(reports.arrive_s[arrived[-1]]))
-            reports.deliver(reports.indices[arrived], reports.arrive_s[arrived])
+            self._deliver(reports, arrived)
+
+    def _deliver(self, reports: InFlight, arrived: Ints) -> None:
+        """Deliver reports; if the orchestrator is down, or stops, they are sent again."""
+        if self.downtime is None:
+            # A message that the orchestrator has not answered when it stops is sent again, too.
+            with suppress(OrchestratorDownError):
+                reports.deliver(reports.indices[arrived], reports.arrive_s[arrived])
+        if self.downtime is not None:
+            self._send_again(reports, arrived, self.downtime)
+
+    def _send_again(self, reports: InFlight, rows: Ints, downtime: Downtime) -> None:
+        """Let learners send reports again, each after a pause, until the orchestrator is back."""
+        learners = reports.learners[rows]
+        longest_s = np.minimum(
+            downtime.to_s - reports.arrive_s[rows], reconnect_s(downtime.to_s - downtime.from_s)
+        )
+        pauses_s = uniform(downtime.number, "reconnect", 0, learners) * np.maximum(longest_s, 0.0)
+        again_s = self._after_partitions(learners, downtime.to_s + pauses_s)
+        order = np.argsort(again_s, kind="stable")
+        order = order[(again_s <= self._leaves_s[learners])[order]]
+        again = InFlight(
+            learners[order],
+            reports.indices[rows][order],
+            again_s[order],
+            again_s[order],
+            reports.deliver,
+        )
+        if order.size:
+            self._in_flight.append(again)
+            self._schedule(again)
 
     def _route(
         self, kind: MessageKind, learners: Ints, sent_s: Floats
@@ -143,3 +194,8 @@ class SimulatedNetwork:
         for fault in sorted(self._partitions, key=lambda fault: fault.at_s):
             at_s[np.isin(learners, fault.learners) & fault.is_active(at_s)] = fault.end_s
         return at_s
+
+
+def _follow_rows(rows: Ints, follow: Callable[[Ints], object], indices: Ints) -> None:
+    """Follow an instruction that was sent to a part of its learners."""
+    follow(rows[indices])

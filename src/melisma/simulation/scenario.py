@@ -10,7 +10,7 @@ from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
-from melisma.simulation.fault_sources import draw_faults
+from melisma.simulation.fault_sources import draw_faults, draw_orchestrator_faults
 from melisma.simulation.faults import Fault
 
 
@@ -18,7 +18,8 @@ from melisma.simulation.faults import Fault
 class Scenario:
     """Everything that determines a run in virtual time.
 
-    `local_shard_samples` are the samples of each shard on each device in federated learning.
+    `local_shard_samples` are the samples of each shard on each device in federated learning. A
+    `shared` task shares its learners with others; churn is then drawn for `until_s` seconds.
     """
 
     run: str
@@ -26,6 +27,8 @@ class Scenario:
     fleet: Fleet
     local_shard_samples: RaggedArray = NO_ROWS
     faults: tuple[Fault, ...] = ()
+    shared: bool = False
+    until_s: float | None = None
 
     @property
     def shard_samples(self) -> Ints:
@@ -50,11 +53,14 @@ class Scenario:
             rates=np.array([fleet.price, fleet.sample_j, fleet.byte_j]),
             absence_s=MAX_ABSENCE_S,
             ends_s=self.task.total_s,
+            shared=self.shared,
         )
 
     @property
     def horizon_s(self) -> float:
         """The time until which churn is drawn; few runs take longer."""
+        if self.until_s is not None:
+            return self.until_s
         return 4 * self.task.expected_s + 40 * self.task.deadline_s
 
 
@@ -69,6 +75,15 @@ def even_local_shard_samples(task: Task, fleet: Fleet) -> RaggedArray:
     last = np.cumsum(counts)[has_data] - 1
     sizes[last] = (local_samples - (counts - 1) * task.shard_samples)[has_data]
     return RaggedArray(counts, sizes)
+
+
+def with_mixed_faults(scenario: Scenario, seed: int, *, disk: bool) -> Scenario:
+    """Return the scenario with faults of learners, of the orchestrator and, with `disk`, of it."""
+    task, fleet = scenario.task, scenario.fleet
+    faults = draw_orchestrator_faults(seed, task, fleet, disk=disk)
+    # Some schedules leave the learners alone, so that they have to finish as planned.
+    of_learners = draw_faults(seed, task, fleet) if not faults or seed % 3 else ()
+    return replace(scenario, faults=(*of_learners, *faults))
 
 
 def with_random_faults(scenario: Scenario, seed: int) -> Scenario:

@@ -1,9 +1,11 @@
 """`simulate`: run a task on a fleet in virtual time, from files and options to a report."""
 
+import warnings
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import msgspec
 from safetensors.numpy import save
@@ -13,18 +15,14 @@ from melisma.atomic import write_atomic
 from melisma.cycle import events
 from melisma.cycle.machine import check_submission
 from melisma.cycle.ragged import RaggedArray
-from melisma.errors import DataError, SettingError, suggest
+from melisma.errors import DataError, MelismaWarning, SettingError, suggest
 from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.files.fleet_builder import scale_fleet
+from melisma.fleet.files.task_file import naming_task_file, resolve_task
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.run_settings import RunSettings
 from melisma.fleet.tables import PositiveInt
-from melisma.fleet.task import (
-    SimulationSettings,
-    Task,
-    naming_task_file,
-    resolve_task,
-)
+from melisma.fleet.task import SimulationSettings, Task
 from melisma.learning.given_objects import NO_OBJECTS, GivenObjects
 from melisma.learning.loaded_task import load_task
 from melisma.runs.checkpoints import Checkpoints
@@ -39,6 +37,7 @@ from melisma.runs.folder import (
 from melisma.runs.interruption import Cancellation, describe_callback_error
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
+from melisma.runs.service_report import ServiceReport
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step, TraceFile
 from melisma.simulation.compute.compute import ComputeBackend, TimingOnly
@@ -50,6 +49,8 @@ from melisma.simulation.fault_sources import FaultSource, find_faults
 from melisma.simulation.scenario import Scenario, even_local_shard_samples
 
 ComputeLevel = Literal["timing", "train", "batched"]
+AnyTask = Task | str | Path
+TaskList = list[Task] | list[str] | list[Path] | list[AnyTask] | tuple[AnyTask, ...]
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,41 @@ class PreparedSimulation:
     level: ComputeLevel
     make_compute: Callable[[], ComputeBackend]
 
+    def notes(self, folder: str | Path | None) -> list[str]:
+        """Return settings that a run is going to ignore with this folder for its results."""
+        rule, cause = self.scenario.task.checkpoints, ""
+        if self.level == "timing":
+            cause = 'work = "timing" trains no model'
+        elif folder is None:
+            cause = "models are kept in a folder for results: use --out, or folder in Python"
+        return [f'checkpoints = "{rule}": ignored, as {cause}'] if cause and rule != "none" else []
+
+
+@overload
+def simulate(
+    task: Task | str | Path,
+    fleet: Fleet | str | Path,
+    options: SimulationOptions = ...,
+    *,
+    model: Any = ...,
+    data: Any = ...,
+    folder: str | Path | None = ...,
+    on_cycle: OnCycle | None = ...,
+) -> Report: ...
+
+
+@overload
+def simulate(
+    task: TaskList,
+    fleet: Fleet | str | Path,
+    options: SimulationOptions = ...,
+    *,
+    folder: str | Path | None = ...,
+) -> ServiceReport: ...
+
 
 def simulate(  # noqa: PLR0913 - each is a setting of its own
-    task: Task | str | Path,
+    task: AnyTask | TaskList,
     fleet: Fleet | str | Path,
     options: SimulationOptions = NO_OVERRIDES,
     *,
@@ -116,11 +149,12 @@ def simulate(  # noqa: PLR0913 - each is a setting of its own
     data: Any = None,
     folder: str | Path | None = None,
     on_cycle: OnCycle | None = None,
-) -> Report:
-    """Run a task on a fleet in virtual time.
+) -> Report | ServiceReport:
+    """Run a task on a fleet in virtual time, or several tasks that share it.
 
-    Model, picture and trace are saved in `folder`, if given. `model`, `data` and `on_cycle` are as
-    in `melisma.train`; a model may also be a lambda or a local class. A run that fails raises
+    Several tasks are a list; their report has one for each of them. Model, picture and trace are
+    saved in `folder`, if given. `model`, `data` and `on_cycle` are as in `melisma.train`, and for
+    one task only; a model may also be a lambda or a local class. A run that fails raises
     `RunFailedError`.
     """
     if not isinstance(options, SimulationOptions):
@@ -128,9 +162,19 @@ def simulate(  # noqa: PLR0913 - each is a setting of its own
             f"options are {describe(options)}; expected melisma.SimulationOptions(...)"
         )
     check_callback(on_cycle)
+    if isinstance(task, list | tuple):
+        # Imported here, as that module uses this one.
+        from melisma.simulation.service.service_simulation import simulate_tasks
+
+        given = {"model": model, "data": data, "on_cycle": on_cycle}
+        if named := [name for name, value in given.items() if value is not None]:
+            raise SettingError(f"{named[0]} is for one task, found a list of tasks; leave it out")
+        return simulate_tasks(task, fleet, options, folder=folder)
     if folder is not None:
         check_run_folder(folder)
     prepared = prepare(task, fleet, options, GivenObjects(model, data))
+    for note in prepared.notes(folder):
+        warnings.warn(note, MelismaWarning, stacklevel=2)
     return run(prepared, folder, on_cycle=on_cycle).require_success()
 
 
@@ -142,15 +186,15 @@ def prepare(
 ) -> PreparedSimulation:
     """Read the files and check all settings; `SettingError` names the file."""
     file = task if isinstance(task, str | Path) else None
-    fleet = _load_fleet(fleet, options)
+    fleet = load_fleet(fleet, options)
     task = _override(resolve_task(task), options, file)
     faults = find_faults(options.faults, task, fleet, file)
     with naming_task_file(file):
-        prepared = _prepare(task, file, fleet, objects)
+        prepared = prepare_task(task, file, fleet, objects)
     return replace(prepared, scenario=replace(prepared.scenario, faults=faults))
 
 
-def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
+def load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
     """Return the fleet; `SettingError` if it cannot start a run."""
     loaded = scale_fleet(fleet, options.learners, options.seed)
     if not loaded.present_at_start.any():
@@ -173,20 +217,27 @@ def _override(task: Task, options: SimulationOptions, file: str | Path | None) -
     return msgspec.structs.replace(task, **{k: v for k, v in changes.items() if v is not None})
 
 
-def _prepare(
-    task: Task, file: str | Path | None, fleet: Fleet, objects: GivenObjects
+def prepare_task(
+    task: Task,
+    file: str | Path | None,
+    fleet: Fleet,
+    objects: GivenObjects = NO_OBJECTS,
+    *,
+    shared: bool = False,
 ) -> PreparedSimulation:
+    """Load what a task needs and check it; a `shared` task shares the fleet with others."""
     level = task.simulation.work
     if level == "timing" and not objects and _sizes_are_known(task):
         task.check_shard_samples()
         check_memory(task, fleet)
-        scenario = _make_scenario(task, fleet, even_local_shard_samples(task, fleet))
+        local_shard_samples = even_local_shard_samples(task, fleet)
+        scenario = _make_scenario(task, fleet, local_shard_samples, shared=shared)
         return PreparedSimulation(scenario, level, TimingOnly)
     loaded = load_task(task, file, objects)
     loaded.task.check_shard_samples()
     check_memory(loaded.task, fleet)
     index = SampleIndex.from_task(loaded, fleet)
-    scenario = _make_scenario(loaded.task, fleet, index.local_shard_samples)
+    scenario = _make_scenario(loaded.task, fleet, index.local_shard_samples, shared=shared)
     if level == "timing":
         return PreparedSimulation(scenario, level, TimingOnly)
     one_by_one = level == "train"
@@ -205,9 +256,12 @@ def _sizes_are_known(task: Task) -> bool:
     return True
 
 
-def _make_scenario(task: Task, fleet: Fleet, local_shard_samples: RaggedArray) -> Scenario:
+def _make_scenario(
+    task: Task, fleet: Fleet, local_shard_samples: RaggedArray, *, shared: bool
+) -> Scenario:
     """Return a scenario that the cycle machine accepts."""
-    scenario = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, local_shard_samples)
+    name = f"{task.name}-{task.scheme}-{task.seed}"
+    scenario = Scenario(name, task, fleet, local_shard_samples, shared=shared)
     check_submission(scenario.submission())
     return scenario
 
@@ -235,7 +289,7 @@ def run(
     path = create_run_folder(folder) if folder is not None else None
     trace = TraceFile(path) if path is not None else None
     progress, compute = progress or RunProgress(), prepared.make_compute()
-    keep = _keep_checkpoints(path, prepared.scenario.task, compute)
+    keep = keep_checkpoints(path, prepared.scenario.task, compute)
 
     def record(step: Step) -> None:
         if trace is not None:
@@ -247,7 +301,8 @@ def run(
             follower.follow(progress)
 
     try:
-        failure = _drive(Driver(prepared.scenario, compute, record), cancellation)
+        with closing(Driver(prepared.scenario, compute, record)) as driver:
+            failure = _drive(driver, cancellation)
     finally:
         compute.close()
         if trace is not None:
@@ -264,13 +319,13 @@ def _save_all(
     """Save the results in the folder of the run, if it has one, then raise its failure."""
     if path is not None:
         with naming_kept_files(path):
-            report = _save(report, path, compute)
+            report = save_results(report, path, compute)
             if isinstance(failure, OSError):
                 raise failure
     return report if failure is None else report.require_success(failure)
 
 
-def _keep_checkpoints(
+def keep_checkpoints(
     folder: Path | None, task: Task, compute: ComputeBackend
 ) -> Callable[[Step], None]:
     """Return a function that keeps the model of each step that evaluates one."""
@@ -301,7 +356,7 @@ def _drive(driver: Driver, cancellation: Cancellation) -> DataError | OSError | 
     return None
 
 
-def _save(report: Report, folder: Path, compute: ComputeBackend) -> Report:
+def save_results(report: Report, folder: Path, compute: ComputeBackend) -> Report:
     """Save the model, if one was trained, and the picture."""
     report = replace(report, folder=folder)
     if isinstance(compute, RealTraining):

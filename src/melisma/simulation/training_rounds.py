@@ -1,6 +1,7 @@
 """The training of a cycle in virtual time: work travels to learners, requests and updates back."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -9,12 +10,12 @@ import numpy as np
 from melisma.cycle import commands, events
 from melisma.cycle.ragged import RaggedArray, concatenate_ranges
 from melisma.cycle.state import CycleState
-from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.array_types import Bools, Floats, Ints
 from melisma.simulation.compute.work_record import WorkRecords
 from melisma.simulation.faults import Corruption
 from melisma.simulation.kernel import EventQueue
 from melisma.simulation.learners.simulated_learners import SimulatedLearners
-from melisma.simulation.learners.simulated_training import extend, prefetch, train
+from melisma.simulation.learners.simulated_training import Assignment, extend, prefetch, train
 from melisma.simulation.learners.simulated_updates import SimulatedUpdates
 from melisma.simulation.network import InFlight, SimulatedNetwork
 
@@ -30,6 +31,10 @@ class SimulatedOrchestrator(Protocol):
     network: SimulatedNetwork
     learners: SimulatedLearners
     work_records: WorkRecords
+
+    @property
+    def repeats_instructions(self) -> bool:
+        """Whether the orchestrator may send an instruction again after a restart."""
 
     @property
     def state(self) -> CycleState:
@@ -58,6 +63,14 @@ class TrainingRound:
     cycle: int
     updates: SimulatedUpdates
     in_flight: list[InFlight]
+    extended: set[tuple[int, int]] = field(default_factory=set)  # learner and attempt
+
+    def add_extended(self, learners: Ints, attempts: Ints) -> Bools:
+        """Record extensions; return which of them are new."""
+        keys = list(zip(learners.tolist(), attempts.tolist(), strict=True))
+        new = np.array([key not in self.extended for key in keys], np.bool_)
+        self.extended.update(keys)
+        return new
 
     @property
     def is_done(self) -> bool:
@@ -80,7 +93,28 @@ class TrainingRounds:
         follow = partial(self._train, command, samples)
         self._orchestrator.network.send_instruction(command.learners, follow)
 
-    def _train(self, command: commands.Dispatch, samples: Ints, indices: Ints) -> None:
+    def resend(self, command: commands.Resend) -> None:
+        """Send assignments and extensions again to learners that may not have them."""
+        run, (assigned,) = self._orchestrator, np.nonzero(command.attempts == 1)
+        run.work_records.add(command)
+        samples = self._samples(command)
+        (extended,) = np.nonzero(command.attempts > 1)
+        for rows, follow in (
+            (assigned, partial(self._train, command, samples)),
+            (extended, partial(self._extend, command)),
+        ):
+            if rows.size:
+                chosen = partial(_follow_rows, rows, follow)
+                run.network.send_instruction(command.learners[rows], chosen)
+
+    def _samples(self, command: commands.Resend) -> Ints:
+        """Return the samples in the shards of each assignment that is sent again."""
+        state, shards = self._orchestrator.state, command.shards
+        if state.federated:
+            return state.learners.local_shards.samples_in(command.learners, shards)
+        return shards.row_sums(state.shard_samples[shards.values])
+
+    def _train(self, command: Assignment, samples: Ints, indices: Ints) -> None:
         """Let the learners at these indices of a command train."""
         run = self._orchestrator
         indices = run.select_present(command.learners, indices)
@@ -92,13 +126,13 @@ class TrainingRounds:
         unfinished = [each for each in self._rounds if not each.is_done]
         self._rounds = [*unfinished, TrainingRound(command.cycle, updates, in_flight)]
 
-    def _send_requests(self, command: commands.Dispatch, updates: SimulatedUpdates) -> None:
+    def _send_requests(self, command: Assignment, updates: SimulatedUpdates) -> None:
         """Send the requests for further shards, and shards that learners will not get to."""
         # Requests of many learners arrive together, as messages to a busy orchestrator do.
         tick_s = self._orchestrator.state.task.deadline_s / REQUEST_TICKS
         ask_s = np.ceil(updates.ask_s / tick_s) * tick_s
-        # A learner that stops before the tick does not ask any more.
-        active = ask_s < updates.stops_s
+        # A learner that stops before the tick does not ask any more, and a restarted one not again.
+        active = (ask_s < updates.stops_s) & (ask_s >= self._orchestrator.queue.now_s)
         for counts, deliver in (
             (updates.wanted, self._report_requests),
             (updates.released, self._report_releases),
@@ -109,7 +143,7 @@ class TrainingRounds:
 
     def _report_requests(
         self,
-        command: commands.Dispatch,
+        command: Assignment,
         updates: SimulatedUpdates,
         asking: Ints,
         arrived: Ints,
@@ -128,7 +162,7 @@ class TrainingRounds:
 
     def _report_releases(
         self,
-        command: commands.Dispatch,
+        command: Assignment,
         updates: SimulatedUpdates,
         releasing: Ints,
         arrived: Ints,
@@ -161,18 +195,22 @@ class TrainingRounds:
         follow = partial(self._extend, command)
         self._orchestrator.network.send_instruction(command.learners, follow)
 
-    def _extend(self, command: commands.Extend, indices: Ints) -> None:
-        """Give the learners at these indices of a command further shards."""
+    def _extend(self, command: commands.Extend | commands.Resend, indices: Ints) -> None:
+        """Give the learners at these indices of a command further shards; each once if repeated."""
         run = self._orchestrator
         indices = run.select_present(command.learners, indices)
-        for each in self._rounds:
+        # Of a learner that restarted, only the latest training goes on.
+        for each in reversed(self._rounds):
             if each.cycle != command.cycle:
                 continue
-            both, rows, chosen = np.intersect1d(
+            both, rows, places = np.intersect1d(
                 each.updates.learners, command.learners[indices], return_indices=True
             )
+            chosen, indices = indices[places], np.delete(indices, places)
+            if run.repeats_instructions and both.size:
+                new = each.add_extended(both, command.attempts[chosen])
+                both, rows, chosen = both[new], rows[new], chosen[new]
             if both.size:
-                chosen = indices[chosen]
                 attempts, shards = command.attempts[chosen], command.shards.take(chosen)
                 updates, before = each.updates, each.updates.shipped[rows]
                 extend(run.learners, updates, rows, attempts, shards, run.queue.now_s)
@@ -216,7 +254,7 @@ class TrainingRounds:
 
     def _report_costs(self, updates: SimulatedUpdates, at_s: float) -> None:
         """Report the costs of learners that have measured them, if the scheme needs costs."""
-        if self._orchestrator.state.needs == "costs" and updates.measured.any():
+        if self._orchestrator.learners.reports_costs and updates.measured.any():
             known = updates.take(np.flatnonzero(updates.measured))
             self._orchestrator.handle(
                 events.CostsReported(at_s=at_s, learners=known.learners, costs=known.costs)
@@ -255,3 +293,8 @@ def _lose(in_flight: list[InFlight], learners: Ints) -> None:
     """Lose the updates of these learners."""
     for reports in in_flight if learners.size else ():
         reports.lose(learners)
+
+
+def _follow_rows(rows: Ints, follow: Callable[[Ints], object], indices: Ints) -> None:
+    """Follow a part of an instruction."""
+    follow(rows[indices])

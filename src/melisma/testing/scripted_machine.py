@@ -18,10 +18,12 @@ class ScriptedMachine:
     """Feeds a `CycleMachine`; each method sends one event and returns the resulting commands.
 
     `names` are all learners that the run waits for, `absence_s` is how long it waits if all have
-    left. `trace` keeps every step.
+    left; a `shared` task shares them with other tasks. `trace` keeps every step.
     """
 
-    def __init__(self, task: Task, names: Sequence[str], absence_s: float = 0.0) -> None:
+    def __init__(
+        self, task: Task, names: Sequence[str], absence_s: float = 0.0, *, shared: bool = False
+    ) -> None:
         self.task, self.names = task, tuple(names)
         self.machine, self.trace = CycleMachine(), list[Step]()
         shards = task.shards if task.mode == "parallelized" else 0
@@ -34,6 +36,7 @@ class ScriptedMachine:
                 learner_count=len(names),
                 shard_samples=samples,
                 absence_s=absence_s,
+                shared=shared,
             )
         )
 

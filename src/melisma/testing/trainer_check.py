@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.fleet.task import Task
-from melisma.learning.batches import batches_of
+from melisma.learning.batches import BatchStream, batches_of
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
-from melisma.learning.trainer import Score, Trainer, TrainingResult
+from melisma.learning.trainer import ResumableTrainer, Score, Trainer, TrainingResult
 from melisma.learning.trainer_factory import signature_problem
 
 
@@ -76,12 +76,36 @@ def check_trainer(trainer: Trainer, samples: Split) -> None:
     _check(trained.visits == expected, f"2 passes are {trained.visits} visits, not {expected}")
     again = train(2)
     _check(_same(trained.parameters, again.parameters), "the same rng gives another result")
+    if isinstance(trainer, ResumableTrainer):
+        _check_resumed(trainer, samples, trained)
     empty = train(0)
     _check(empty.visits == 0, f"train() reports {empty.visits} visits without a batch")
     _check(_same(empty.parameters, initial), "train() without a batch changes parameters")
     score = trainer.score(trained.parameters, samples)
     _check(score.samples == len(samples), f"score() counts {score.samples} samples")
     _check(bool(np.isfinite(score.loss)), f"score() gives a loss of {score.loss}")
+
+
+def _check_resumed(trainer: ResumableTrainer, samples: Split, expected: TrainingResult) -> None:
+    """Compare a training that is continued from a checkpoint with one that was not interrupted."""
+    size, former, saved = 1 + len(samples) // 3, np.random.default_rng(1), []
+
+    def stop() -> bool:
+        saved.append((trainer.checkpoint(), batches.state(), former.bit_generator.state))
+        return len(saved) > 2
+
+    batches = batches_of(samples, 2, size, former, stop)
+    trainer.train(trainer.initial(), batches, former)
+    state, place, random = saved[-1]
+    rng = np.random.default_rng(1)
+    rng.bit_generator.state = random
+    rest = BatchStream(size, rng)
+    rest.restore(place, [samples])
+    rest.close()
+    trainer.restore(state)
+    resumed = trainer.train(state.parameters, rest, rng)
+    same = _same(resumed.parameters, expected.parameters) and resumed.visits == expected.visits
+    _check(same, "a training that is continued from checkpoint() gives another result")
 
 
 def _same(one: Arrays, other: Arrays) -> bool:

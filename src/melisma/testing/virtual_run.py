@@ -241,7 +241,7 @@ class VirtualRun:
 
 
 def _ignore(run: VirtualRun, now_s: float, command: commands.Command) -> None:
-    """Withdrawn work goes on here: its update arrives and must not count."""
+    """Withdrawn work goes on here: its update arrives and must not count. None is sent again."""
 
 
 HANDLERS: dict[type[commands.Command], Callable[[VirtualRun, float, Any], None]] = {

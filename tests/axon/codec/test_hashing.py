@@ -19,7 +19,7 @@ from melisma.axon.codec.encoding import decode, encode
 from melisma.axon.codec.message import Message, message_buffers
 from melisma.errors import MalformedError
 from tests.axon.served_functions import a_worker, echo
-from tests.axon.server.test_calls import connect
+from tests.axon.server.calls.test_calls import connect
 from tests.axon.test_faults import request
 
 PRIME = sys.hash_info.modulus

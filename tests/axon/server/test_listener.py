@@ -18,7 +18,7 @@ from melisma.axon.server.authentication import ANONYMOUS
 from melisma.axon.server.listener import Slot, Slots
 from melisma.errors import DeadlineError
 from tests.axon.served_functions import RELEASED, a_worker, wait_for_run
-from tests.axon.server.test_calls import connect
+from tests.axon.server.calls.test_calls import connect
 
 WORKER = """
 import logging, resource, sys

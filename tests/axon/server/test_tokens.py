@@ -100,6 +100,12 @@ def test_a_token_with_a_negative_lifetime_is_never_valid(check: TokenChecker) ->
     refused(check, issue_token(SECRET, "guest", lifetime_s=-5), match="expired")
 
 
+@pytest.mark.parametrize("lifetime_s", [float("nan"), float("inf")])
+def test_a_lifetime_that_is_not_finite_is_refused(lifetime_s: float) -> None:
+    with pytest.raises(SettingError, match=f"lifetime_s is {lifetime_s}; expected seconds, or"):
+        issue_token(SECRET, "guest", lifetime_s=lifetime_s)
+
+
 def test_a_token_is_valid_for_many_calls(check: TokenChecker) -> None:
     token = issue_token(SECRET, "guest")
     assert {check.check(Credentials(token), str(number)) for number in range(9)} == {"guest"}

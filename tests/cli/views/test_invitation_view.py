@@ -5,7 +5,7 @@ import segno
 
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
 from melisma.fleet.task import Task
-from melisma.live.invitation import Invitation
+from melisma.live.invitation import Invitation, OrchestrationObserver
 from melisma.live.join_string import JoinString
 from melisma.live.orchestrator.lobby import StartCondition
 
@@ -30,6 +30,15 @@ def test_the_command_has_its_own_line_and_addresses_left_out_are_named() -> None
     assert details[1] == f"left out, as they do not fit: {', '.join(left_out)}"
     assert details[2] == "fingerprint: sha256:0123456789abcdef0123456789abcdef"
     assert details[3] == "the run begins when 2 learners are ready; Ctrl-C ends it"
+    assert lines_with_code(invitation) == [
+        "in the same network also: melisma join, with the code 42-acorn-actor"
+    ]
+
+
+def lines_with_code(invitation: Invitation) -> list[str]:
+    lines = list[str]()
+    OrchestrationObserver(lines.append).on_code("42-acorn-actor", invitation)
+    return lines
 
 
 def test_a_model_of_the_task_needs_an_option_on_devices() -> None:
@@ -38,6 +47,9 @@ def test_a_model_of_the_task_needs_an_option_on_devices() -> None:
     invitation = Invitation(text, (), FINGERPRINT, StartCondition(), task)
     command, details = invitation_lines(invitation)
     assert command.splitlines()[-1] == f"melisma join {text} --trust-code"
+    assert lines_with_code(invitation) == [
+        "in the same network also: melisma join --trust-code, with the code 42-acorn-actor"
+    ]
     assert details[0] == (
         "the model waves:Net is code of the task: --trust-code lets a device run it, or use "
         "--allow-module waves instead if it is installed there"

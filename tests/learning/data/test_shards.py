@@ -73,6 +73,27 @@ def test_equal_shards_share_one_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_file_that_an_earlier_process_left_incomplete_is_written_again(tmp_path: Path) -> None:
+    (shard,) = ShardFolder(tmp_path, split(), [np.arange(9)]).shards
+    content = (tmp_path / shard.sha256).read_bytes()
+    for left in (b"", bytes(len(content)), content[:-1]):
+        (tmp_path / shard.sha256).write_bytes(left)
+        assert ShardFolder(tmp_path, split(), [np.arange(9)]).shards == [shard]
+        assert (tmp_path / shard.sha256).read_bytes() == content
+
+
+def test_a_cached_shard_that_a_power_cut_damaged_is_fetched_again(
+    tmp_path: Path, folder: ShardFolder
+) -> None:
+    sha256, size = folder.shards[0].sha256, folder.shards[0].size_bytes
+    add_to_cache(ShardCache(tmp_path / "cache", 10**6), folder, sha256)
+    (tmp_path / "cache" / sha256).write_bytes(bytes(size))
+    cache = ShardCache(tmp_path / "cache", 10**6)
+    assert sha256 not in cache
+    assert add_to_cache(cache, folder, sha256) == size
+    assert sha256 in cache
+
+
 def test_an_interrupted_download_resumes_where_it_ended(
     tmp_path: Path, folder: ShardFolder
 ) -> None:

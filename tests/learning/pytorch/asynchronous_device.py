@@ -3,6 +3,7 @@
 Forward passes of `Queueing` cost `batch_s`; the time passes only when the host waits for it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -45,6 +46,12 @@ class AsynchronousDevice:
 
     def free_bytes(self) -> int:
         return self.free
+
+    def rng_states(self) -> dict[str, Tensor]:
+        return {"cpu": torch.get_rng_state()}
+
+    def set_rng_states(self, states: Mapping[str, Tensor]) -> None:
+        torch.set_rng_state(states["cpu"])
 
 
 class Queueing(nn.Module):

@@ -33,6 +33,7 @@ from melisma.live.learner.device_identity import DeviceState
 from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.learner.reach import reach
 from melisma.live.orchestrator.running_orchestrator import find_running
+from melisma.runs.journal import read_steps
 from melisma.runs.report import Report
 from melisma.runs.totals import LearnerTotal
 from melisma.runs.trace import read_trace
@@ -379,14 +380,12 @@ class AttackedFleet:
     def wait_for_event(
         self, kind: type, matches: Any = lambda _: True, timeout_s: float = 60
     ) -> Any:
-        """Wait until the trace has an event that matches, and return it."""
-        end_at, path = time.monotonic() + timeout_s, self.run_folder / "trace.jsonl"
+        """Wait until the journal has an event that matches, and return it."""
+        end_at = time.monotonic() + timeout_s
         while True:
-            # The last line may be incomplete.
-            with contextlib.suppress(Exception):
-                for step in read_trace(path):
-                    if isinstance(step.event, kind) and matches(step.event):
-                        return step.event
+            for step in read_steps(self.run_folder):
+                if isinstance(step.event, kind) and matches(step.event):
+                    return step.event
             assert self.process.is_running(), self.orchestrator.text
             assert time.monotonic() < end_at, self.orchestrator.text
             time.sleep(0.05)

@@ -154,11 +154,11 @@ def test_a_learner_that_claims_a_billion_samples_has_a_bounded_part(tmp_path: Pa
 def test_a_forged_evaluation_does_not_decide_the_score(tmp_path: Path) -> None:
     """Mallory reports that all of a billion labels are wrong, with a huge or a small loss."""
     forged = (
-        {"samples": 10**9, "labels": 10**9, "correct": 0, "loss_sum": 1e300},
-        {"samples": 2**53, "labels": 2**53, "correct": 0, "loss_sum": -1e300},
-        {"samples": 1, "labels": 2**53, "correct": 0, "loss_sum": 1e300},
+        {"samples": 10**9, "labels": 10**9, "correct": 0, "loss_sum": 1e109},
+        {"samples": 2**53, "labels": 2**53, "correct": 0, "loss_sum": -1e115},
+        {"samples": 1, "labels": 10**9, "correct": 0, "loss_sum": 1e100},
         {"samples": 10**9, "labels": 10**9, "correct": 0, "loss_sum": 0.0, "finite": False},
-        {"samples": 0, "labels": 2**53, "correct": 0, "loss_sum": 1e300},
+        {"samples": 0, "labels": 0, "correct": 0, "loss_sum": 0.0},
     )
     cycles = len(forged)
     with attacked_fleet(tmp_path, learners=4, cycles=cycles, deadline_s=4.0, **FEDERATED) as fleet:
@@ -175,6 +175,8 @@ def test_a_forged_evaluation_does_not_decide_the_score(tmp_path: Path) -> None:
             instruction = mallory.await_instruction(protocol.EvaluateModel)
             for _ in range(3):
                 mallory.evaluate(instruction.cycle, **sums)
+            with pytest.raises(RefusedError, match="use at most"):
+                mallory.evaluate(instruction.cycle, samples=1, labels=1, correct=0, loss_sum=1e300)
         report = fleet.finish()
     totals = {item.name: item for item in report.learners}
     assert report.outcome == "finished"

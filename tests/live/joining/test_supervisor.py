@@ -85,7 +85,8 @@ async def test_a_device_trains_to_the_end_of_the_run_and_reports_each_cycle(
         settings = await settings_of(device, run, tmp_path)
         device_a = Supervised(settings, tmp_path / "learner.log")
         other = JoiningDevice(tmp_path / "b", "b")
-        device_b = Supervised(await settings_of(other, run, tmp_path), tmp_path / "b.log")
+        # A cache belongs to one device.
+        device_b = Supervised(await settings_of(other, run, tmp_path / "b"), tmp_path / "b.log")
         async with device_a.running() as running_a, device_b.running() as running_b:
             await asyncio.gather(running_a, running_b)
     kinds = [type(report) for report in device_a.reports]
@@ -108,7 +109,7 @@ async def test_a_killed_learner_process_is_started_again_and_joins_again(tmp_pat
             assert supervised.of(reports.Restarting) == [
                 reports.Restarting(
                     "the learner process was ended by signal 9 (perhaps because memory ran out)",
-                    1.0,
+                    0.0,
                 )
             ]
             run.run.service.remove_learner(0, "a: end of the test")
@@ -206,7 +207,7 @@ def test_pauses_after_failures_grow_until_an_update_and_then_the_supervisor_give
     run, _, pauses = play(*children)
     with pytest.raises(MelismaError, match=r"failed 6 times in a row \(broken\): see learner.log"):
         run()
-    assert pauses == [1, 2, 1, 2, 4, 8, 16]
+    assert pauses == [0, 1, 0, 1, 2, 4, 8]
     assert all(child.stopped for child in children)
 
 

@@ -2,12 +2,19 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from melisma.errors import SettingError
-from melisma.live.learner.code_limits import default_memory_bytes
+from melisma.learning.batches import batches_of
+from melisma.learning.data.datasets import Split
+from melisma.learning.trainer import ResumableTrainer
+from melisma.live.learner.code_limits import default_memory_bytes, watch_trainer
 from melisma.live.learner.trainer_setup import require_64_bit
+from tests.live.learner import counting_task
+from tests.live.learner.played_orchestrator import TASK
 
 
 def run(code: str) -> "subprocess.CompletedProcess[str]":
@@ -63,3 +70,25 @@ def test_a_32_bit_system_is_refused_with_the_fix() -> None:
     require_64_bit()
     with pytest.raises(SettingError, match="install a 64-bit operating system"):
         require_64_bit(2**31 - 1)
+
+
+def test_trainings_of_a_watched_trainer_can_be_continued_if_those_of_the_trainer_can() -> None:
+    forgetful, counting = counting_task.Forgetful(TASK), counting_task.Counting(TASK)
+    assert not isinstance(watch_trainer(forgetful, 1.0), ResumableTrainer)
+    watched = watch_trainer(counting, 1.0)
+    assert isinstance(watched, ResumableTrainer)
+    samples = Split(np.zeros((10, 2)), np.arange(10))
+    rng = np.random.default_rng(1)
+    states = []
+
+    def batches() -> Iterator[Split]:
+        for batch in batches_of(samples, 1, 5, rng):
+            states.append(watched.checkpoint())
+            yield batch
+
+    expected = watched.train(watched.initial(), batches(), rng)
+    assert [state.visits for state in states] == [0, 5]
+    watched.restore(states[1])
+    again = watched.train(states[1].parameters, iter(()), rng)
+    assert (expected.visits, again.visits) == (10, 5)
+    assert np.array_equal(again.parameters["visits"], states[1].parameters["visits"])

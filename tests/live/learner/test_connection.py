@@ -153,6 +153,34 @@ def test_another_address_is_used_when_one_does_not_answer(line: Line) -> None:
     assert dead in reasons[0]
 
 
+def test_threads_that_wait_for_the_same_address_report_it_once(line: Line) -> None:
+    reasons: list[str] = []
+    threads = 8
+    together = threading.Barrier(threads)
+    addresses = ["http://127.0.0.1:9", line.address]
+
+    def count(connection: Connection, number: int) -> None:
+        together.wait()
+        connection.call("count", number)
+
+    with (
+        Connection(addresses, token=TOKEN, on_retry=record_retries(reasons)) as connection,
+        ThreadPoolExecutor(threads) as pool,
+    ):
+        for done in [pool.submit(count, connection, number) for number in range(threads)]:
+            done.result()
+    assert 1 <= len(reasons) < threads
+
+
+def test_the_time_of_attempts_without_an_answer_is_told_from_that_of_the_call(line: Line) -> None:
+    least_s = connection_module.FIRST_PAUSE_S * (1 - connection_module.PAUSE_SPREAD)
+    with Connection(["http://127.0.0.1:9", line.address], token=TOKEN) as connection:
+        began_at = time.monotonic()
+        result, unanswered_s = connection.call_timed("count", 1)
+        assert result == 1
+        assert least_s <= unanswered_s < time.monotonic() - began_at
+
+
 def test_a_busy_orchestrator_is_asked_again(counter: Counter) -> None:
     worker = axon.Worker(port=0, limits=Limits(max_calls=1))
     worker.expose(counter, ["count"], name="")

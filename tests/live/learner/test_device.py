@@ -99,11 +99,11 @@ def make_varying_device(began_at: float, sample_s: float | None) -> Device:
 
 @pytest.mark.parametrize("run_s", [0.0, 7.0, 1003.5])
 def test_an_emulated_device_varies_like_the_simulated_one(clock: ManualClock, run_s: float) -> None:
-    variation, row = vary(), np.array([7])
+    varying = vary().of(np.array([7]))
 
     def expect(resource: Literal["compute", "downlink", "uplink"], work_s: float) -> float:
         at_s = np.array([clock.now_s - began_at])
-        return float(variation.seconds(resource, row, at_s, np.array([work_s]))[0])
+        return float(varying.seconds(resource, at_s, np.array([work_s]))[0])
 
     began_at = clock.now_s - run_s
     device = make_varying_device(began_at, sample_s=0.1)

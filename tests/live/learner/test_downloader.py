@@ -115,6 +115,19 @@ def test_a_shard_of_another_hash_is_refused(served: ServedFolder, tmp_path: Path
     assert not downloader.has(ref)
 
 
+def test_a_part_that_a_power_cut_damaged_is_fetched_from_the_beginning(
+    served: ServedFolder, tmp_path: Path
+) -> None:
+    ref, content = make_shard()
+    (served.folder / ref.sha256).write_bytes(content)
+    cache = ShardCache(tmp_path / "cache", 1 << 30)
+    cache.append(ref.sha256, bytes(1000))
+    with connect(served, cache) as downloader:
+        downloader.fetch_shard(ref, DEVICE)
+        assert downloader.has(ref)
+    assert served.requested == [ref.sha256] * 2
+
+
 def test_when_time_is_up_the_partial_shard_is_kept(served: ServedFolder, tmp_path: Path) -> None:
     ref, content = make_shard()
     (served.folder / ref.sha256).write_bytes(content)

@@ -17,7 +17,7 @@ from melisma.axon import create_identity
 from melisma.errors import DataError
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.data.shards import encode_shard
-from melisma.live import training
+from melisma.live import emulated_learners, training
 from melisma.live.learner.local_data import check_local_data, read_local_data
 from melisma.live.orchestrator.learner_service import METHODS
 from tests.live.attacks.attacked_fleet import FEDERATED, attacked_fleet
@@ -186,7 +186,7 @@ def _forward(source: socket.socket, target: socket.socket, record: bytearray | N
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Iterator[list[RecordingProxy]]:
     """Let the learners of a run call through a proxy, with these settings."""
-    original, proxies = training._learner_settings, list[RecordingProxy]()
+    original, proxies = emulated_learners.complete_settings, list[RecordingProxy]()
 
     def settings(*args: Any) -> Any:
         made = original(*args)
@@ -195,7 +195,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Iterator[list[Re
         fields["module_path"] = (ROOT, *made[0].module_path)
         return [msgspec.structs.replace(item, **fields) for item in made]
 
-    monkeypatch.setattr(training, "_learner_settings", settings)
+    monkeypatch.setattr(training, "complete_settings", settings)
     try:
         yield proxies
     finally:

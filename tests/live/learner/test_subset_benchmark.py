@@ -61,12 +61,21 @@ def test_an_upload_is_predicted_from_an_empty_one_and_a_part_of_its_bytes(
     sizes: list[int] = []
 
     def upload(size_bytes: int) -> None:
-        """Take 0.5 s for the call and 1 ms for each byte."""
+        """Take 0.5 s for the call and 1 ms for each 100 bytes."""
         sizes.append(size_bytes)
-        clock.sleep(0.5 + size_bytes / 1000)
+        clock.sleep(0.5 + size_bytes / 100_000)
 
-    assert _predict_upload_s(upload, 8000) == pytest.approx(8.5)
-    assert sizes == [0, 1000]
+    assert _predict_upload_s(upload, 800_000) == pytest.approx(8.5)
+    assert sizes == [0, 100_000]
+
+
+def test_a_delay_of_a_call_is_not_extrapolated_to_an_update_of_a_few_bytes(
+    clock: ManualClock,
+) -> None:
+    def upload(size_bytes: int) -> None:
+        clock.sleep(0.3 if size_bytes else 0.1)
+
+    assert _predict_upload_s(upload, 20) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("cached", [set(), {0}])

@@ -21,8 +21,10 @@ from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from melisma.live.orchestrator.learner_service import LearnerService
 from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.orchestrator import Orchestrator
+from melisma.live.orchestrator.run_journal import RunJournal
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
+from melisma.runs.journal import Journal
 from melisma.runs.trace import Step
 from tests.live import tiny_task
 
@@ -64,7 +66,9 @@ class ServedRun:
         self.evaluator = evaluator = FederatedEvaluator(mailboxes)
         self.steps: list[Step] = []
         layout, guard = Layout.from_arrays(trainer.initial()), UpdateGuard(task.guard)
-        self.store = store = RunStore(folder, layout, shards, guard)
+        journal = RunJournal(Journal.create(folder))
+        self.store = store = RunStore(journal, layout, shards, guard)
+        store.save_initial(spec.initial)
         self.orchestrator = Orchestrator(spec, mailboxes, store, evaluator, self.steps.append)
         self.service = LearnerService(spec, mailboxes, store, evaluator, self.orchestrator)
         self.tokens = LearnerTokens(["a", "b"])

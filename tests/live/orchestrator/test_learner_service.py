@@ -12,7 +12,8 @@ import pytest
 from melisma import __version__, axon
 from melisma.cycle import commands, events
 from melisma.cycle.learner import SUBSET_SHARDS
-from melisma.errors import AxonError, RefusedError, SupersededError, UnauthorizedError
+from melisma.disclosure import Disclosure
+from melisma.errors import AxonError, BusyError, RefusedError, SupersededError, UnauthorizedError
 from melisma.live import protocol
 from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from tests.live.orchestrator.served_run import (
@@ -77,25 +78,49 @@ async def test_only_shards_and_parameters_can_be_fetched(served: Any) -> None:
 async def test_a_learner_cannot_join_twice(served: Any) -> None:
     run, remote = served
     await join(remote, "a")
-    with pytest.raises(AxonError, match="a has already joined"):
-        await join(remote, "a")
+    # As if the reply had been lost.
+    await join(remote, "a")
     assert len(run.of(events.LearnersJoined)) == 1
+    with pytest.raises(AxonError, match="a has already joined"):
+        await remote.join(0, protocol.to_builtins(protocol.JoinRequest("nothing")))
     await remote.report_failure(0, "no power")
     with pytest.raises(AxonError, match="a has already joined"):
         await join(remote, "a")
 
 
-@pytest.mark.parametrize(("disclosed", "known"), [(10.0, 150.0), (None, None)])
+@pytest.mark.parametrize(("discloses", "known"), [("costs", 150.0), ("bounds", None)])
 async def test_the_speed_of_a_learner_that_discloses_it_is_that_of_its_latest_update(
-    served: Any, disclosed: float | None, known: float | None
+    served: Any, discloses: Disclosure, known: float | None
 ) -> None:
     run, remote = served
-    await join(remote, "a", "b")
+    for learner in (0, 1):
+        await remote.register(learner)
+        await remote.join(learner, protocol.to_builtins(protocol.JoinRequest(discloses)))
     await poll_until(remote, 0, protocol.Train)
-    run.mailboxes[0].samples_per_s = disclosed
     trained = header() | {"phases": (0.0, 0.0, 0.0, 0.0, 2.0, 0.0)}
     await remote.upload_update(0, trained, GOOD_UPDATE)
     assert run.mailboxes[0].samples_per_s == known
+
+
+async def test_the_speed_of_a_learner_that_comes_back_is_not_that_of_its_session_before(
+    served: Any,
+) -> None:
+    run, remote = served
+    await remote.register(0)
+    await remote.join(0, protocol.to_builtins(protocol.JoinRequest("costs", (), 5120.0)))
+    assert run.mailboxes[0].samples_per_s == 5120.0
+    await remote.register(0, "session-after-a-restart")
+    assert run.mailboxes[0].samples_per_s is None
+
+
+async def test_a_poll_that_waits_is_refused_when_its_learner_is_revoked(served: Any) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await take_assignments(remote, 0)
+    (poll,) = await start_polls(run, remote, (0, None))
+    run.service.remove_learner(0, "a: revoked by the owner", "the identity of a was revoked")
+    with pytest.raises(UnauthorizedError, match="the identity of a was revoked"):
+        await poll
 
 
 async def test_an_update_is_counted_once(served: Any) -> None:
@@ -129,8 +154,8 @@ async def test_a_copy_that_arrives_while_the_first_is_written_is_ignored(
     update = {**GOOD_UPDATE, "weight": np.full(4, np.nan, np.float32)} if corrupt else GOOD_UPDATE
     first = asyncio.ensure_future(remote.upload_update(1, header(), update))
     await wait_until(lambda: (1, 1, 1) in run.service._receiving)
-    answer = await remote.upload_update(1, header(), update)
-    assert answer == "the update of b is already being received"
+    with pytest.raises(BusyError, match="the update of b is already being received"):
+        await remote.upload_update(1, header(), update)
     copy_answered.set()
     assert ("refused" in await first) == corrupt
     assert run.of(commands.Aggregate)[0].learners.tolist() == ([0] if corrupt else [0, 1])
@@ -376,16 +401,18 @@ async def test_a_new_session_replaces_the_old_one(served: Any) -> None:
     await remote.register(0, "the-second-session-of-a")
     with pytest.raises(SupersededError, match="a is in use elsewhere"):
         await asyncio.wait_for(old_poll, 5)
-    (left,) = run.of(events.LearnersLeft)
-    assert left.reason == "a: registered again from 127.0.0.1"
     for name, args in STATEMENTS.items():
         with pytest.raises(SupersededError):
             await remote.remotes[0].aio[name](old, *args)
     # A retry of the same registration changes nothing.
     await join(remote, "a")
     await remote.register(0)
-    assert [item.learners.tolist() for item in run.of(events.LearnersJoined)] == [[0], [1], [0]]
-    assert len(run.of(events.LearnersLeft)) == 1
+    assert [item.learners.tolist() for item in run.of(events.LearnersJoined)] == [[0], [1]]
+    (resumed,) = run.of(events.LearnersResumed)
+    assert resumed.learners.tolist() == [0]
+    assert not run.of(events.LearnersLeft)
+    again = await poll_until(remote, 0, protocol.Train)
+    assert (again.cycle, again.attempt) == (1, 1)
 
 
 async def test_a_learner_that_failed_joins_again_in_a_new_session(served: Any) -> None:

@@ -68,7 +68,8 @@ async def test_the_model_is_on_disk_after_each_cycle(served: Any) -> None:
     await poll_until(remote, 0, protocol.Train)
     assert run.store.model is not None
     assert load_file(run.store.model)["weight"].tolist() == [2.0] * 4
-    assert not list((run.store.folder / "updates").rglob("*.update"))
+    # Deleted in a thread, when the journal says that the average is on disk.
+    await wait_until(lambda: not list((run.store.folder / "updates").rglob("*.update")))
 
 
 async def test_a_watcher_that_fails_ends_the_run_with_its_error(served: Any) -> None:

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from melisma import axon
-from melisma.axon.server.context import enter
-from melisma.errors import BusyError, MalformedError, RefusedError
+from melisma.axon.server.calls.context import enter
+from melisma.errors import BusyError, DataError, MalformedError, RefusedError
 from melisma.live.orchestrator import call_rates
 from melisma.live.orchestrator.strict_methods import MAX_LOGGED, StrictMethods
 
@@ -20,6 +20,20 @@ class Service:
 
     async def fail(self) -> None:
         raise ZeroDivisionError
+
+    async def lose(self) -> None:
+        raise DataError("the folder was deleted")
+
+
+async def test_an_error_that_ends_the_run_is_not_logged_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = axon.Worker(port=0)
+    worker.expose(StrictMethods(Service()), ["lose"], name="")
+    async with worker.listening() as address:
+        with axon.connect(address) as remote, pytest.raises(Exception, match="was deleted"):
+            await remote.aio.lose()
+    assert not caplog.records
 
 
 async def test_wrong_arguments_are_refused_and_errors_are_logged_a_few_times(

@@ -11,10 +11,8 @@ import pytest
 
 from melisma.cycle import commands, events
 from melisma.cycle.late_work import MAX_LATE_CYCLES
-from melisma.learning.aggregation import SpooledUpdate
 from melisma.live import protocol
 from melisma.live.orchestrator.mailbox import MAX_POLL_S
-from melisma.live.orchestrator.run_store import AcceptedUpdate
 from tests.live.orchestrator.served_run import (
     GOOD_UPDATE,
     TASK,
@@ -25,6 +23,7 @@ from tests.live.orchestrator.served_run import (
     take_assignments,
     wait_until,
 )
+from tests.live.orchestrator.stored_run import begin_cycle, close, make_store
 
 
 @pytest.fixture
@@ -101,6 +100,24 @@ async def test_a_silent_learner_leaves_and_joins_again_when_it_polls(served: Any
     assert aggregate.learners.tolist() == [1]
 
 
+async def test_a_silent_learner_is_noticed_though_each_cycle_is_shorter_than_its_limit(
+    served: Any,
+) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await take_assignments(remote, 0, 1)
+    mailbox, command = run.orchestrator._mailboxes[0], run.of(commands.Dispatch)[0]
+    for cycle in (2, 3):
+        run.orchestrator.dispatch(msgspec.structs.replace(command, cycle=cycle))
+        run.service.remove_silent()
+        assert not run.of(events.LearnersLeft)
+        mailbox.called_s -= 0.6 * mailbox.silence_limit_s
+        mailbox.heard_s -= 0.6 * mailbox.silence_limit_s
+    run.service.remove_silent()
+    (left,) = run.of(events.LearnersLeft)
+    assert left.learners.tolist() == [0]
+
+
 async def test_the_last_learner_is_awaited_however_silent_it_is(served: Any) -> None:
     run, remote = served
     await join(remote, "a", "b")
@@ -174,7 +191,8 @@ async def test_a_late_update_joins_the_next_average_once(short: Any) -> None:
     # In parts of 450: the other update, the late one, and what the first cycle changed meanwhile.
     expected = (300 * 2.0 + 150 * (4.0 + 2.0)) / 450
     assert run.store.parameters["weight"].tolist() == pytest.approx([expected] * 4)
-    assert not list((run.store.folder / "updates").rglob("*.update"))
+    await run.orchestrator.end()
+    assert not list((run.store.folder / "updates").iterdir())
 
 
 def test_parameters_are_kept_as_long_as_late_updates_of_their_cycle_can_come(
@@ -184,16 +202,23 @@ def test_parameters_are_kept_as_long_as_late_updates_of_their_cycle_can_come(
 
 
 async def check_kept_parameters(folder: Path) -> None:
-    store = ServedRun(folder).store
-    store.save_initial({"weight": np.zeros(4, np.float32), "bias": np.zeros(1, np.float32)})
+    store = make_store(folder, {"weight": np.zeros(4, np.float32), "bias": np.zeros(1, np.float32)})
     for cycle in range(1, 10):
-        store.begin_cycle(cycle)
+        begin_cycle(store, cycle)
         for began in range(1, cycle + 1):
             served = store.path(f"model-{began - 1}.safetensors")
             assert (served is not None) == (began >= cycle - MAX_LATE_CYCLES - 1 or began == 1)
             assert served is None or served.is_file()
-        stored = store.spool((0, cycle, 1), GOOD_UPDATE)
-        update = SpooledUpdate(0, 1.0, stored.path)
-        store.aggregate(cycle, [AcceptedUpdate(update, cycle, stored.distance, visits=1)])
+        assignment = 0, cycle, 1
+        store.accept(assignment, store.spool(assignment, GOOD_UPDATE))
+        command = commands.Aggregate(
+            reason="",
+            cycle=cycle,
+            learners=np.array([0]),
+            attempts=np.array([1]),
+            weights=np.ones(1),
+            visits=np.array([1]),
+        )
+        await close(store, command)
     assert len(list((folder / "parameters").iterdir())) <= MAX_LATE_CYCLES + 4
     store.close()

@@ -20,7 +20,7 @@ import pytest
 from melisma import axon
 from melisma.learning.loaded_task import load_task
 from melisma.learning.stepper import stepper_for
-from melisma.live.peer.node_runner import NodeConfig
+from melisma.live.peer.node_config import NodeConfig
 from melisma.peer.algorithms import LocalSgd
 from melisma.peer.group import PeerSettings
 from melisma.peer.keyring import MAX_UNEXPECTED_NAMES
@@ -33,7 +33,8 @@ from tests.live.peer.attacker import GREETINGS, TOKEN, Attack
 from tests.live.peer.tiny_net import TASK
 
 ITERATIONS = 300
-PATIENCE_S = 30.0
+# Longer than a process takes to start on a busy machine.
+PATIENCE_S = 60.0
 ATTACK_FILE = "attack"
 SLOW_DURING_ATTACK = msgspec.structs.replace(TASK, model_args={"slow_file": ATTACK_FILE})
 SETTINGS = PeerSettings(
@@ -42,7 +43,7 @@ SETTINGS = PeerSettings(
     ITERATIONS,
     patience_s=PATIENCE_S,
 )
-END_S = 120.0
+END_S = 240.0
 
 
 class Group:
@@ -148,7 +149,7 @@ def check_complete(reports: list[NodeReport]) -> None:
         for line in report.notices:
             at_s, _, text = line.partition(" s: ")
             # A process that starts late may be lost before training begins.
-            assert float(at_s) <= report.started_s or not text.startswith(tuple(lost))
+            assert float(at_s) <= round(report.started_s, 3) or not text.startswith(tuple(lost))
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from melisma.errors import MelismaWarning
 from melisma.live.peer import local_group
+from melisma.live.peer.group_record import GroupRecord
 from melisma.live.peer.local_group import PeerObserver, run_peers
 from melisma.live.peer.node_runner import Progress
 from melisma.peer.algorithms import AetSgd, Algorithm, LocalSgd
@@ -163,7 +164,16 @@ def test_nodes_begin_when_all_are_up_or_have_ended(
 ) -> None:
     settings = PeerSettings(TASK, LocalSgd(learning_rate=0.05, steps=20), 10)
     peers = Peers(settings, topology_for("ring", 3, 1), "ring")
-    group = local_group._Run(peers, folder, (), 0, False, PeerObserver())
+    record = GroupRecord(
+        peers=peers,
+        file=None,
+        score_every=0,
+        tls=False,
+        token="",
+        private_keys=[],
+        start_unix_s=0.0,
+    )
+    group = local_group._Run(record, folder, (), True, PeerObserver())
     assert not group._all_up([])
     assert not group._all_up(["n0", "n2"])
     assert group._all_up(["n0", "n1", "n2"])

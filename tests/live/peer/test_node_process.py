@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from melisma import axon
 from melisma.errors import MelismaError, SettingError, UnauthorizedError
+from melisma.live.peer.node_config import NodeConfig
 from melisma.live.peer.node_process import run_node
-from melisma.live.peer.node_runner import NodeConfig, NodeRunner
+from melisma.live.peer.node_runner import NodeRunner
 from melisma.peer.algorithms import LocalSgd
 from melisma.peer.group import PeerSettings
 from melisma.runs.peer_report import NodeReport
@@ -29,17 +30,32 @@ END_S = 120.0
 """On a busy machine a node waits long for a neighbour that makes no progress."""
 
 
+def wait_until_listening(port: int) -> None:
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+
+
 def test_no_node_outlives_its_parent(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     config = NodeConfig(
         name="n0",
         settings=PeerSettings(TASK, ROUNDS, 10**9, patience_s=60.0),
         module_folders=(str(folder),),
         folder=str(folder),
+        port=port,
     )
     process = start_process("melisma.live.peer.node_process", config, folder / "n0.log")
     assert process.stdin is not None
+    # A node has a few seconds to keep its results; they must not begin before it has started.
+    wait_until_listening(port)
     process.stdin.close()
-    assert process.wait(30) == 1
+    assert process.wait(END_S) == 1
     assert (folder / "n0.log").read_text().strip() == "n0: interrupted"
     # Partial results are kept.
     kept = msgspec.json.decode((folder / "reports" / "n0.json").read_bytes(), type=NodeReport)

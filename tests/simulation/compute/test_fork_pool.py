@@ -192,7 +192,7 @@ import msgspec
 from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.task import Task
-from melisma.simulation.compute import compute, fork_pool
+from melisma.simulation.compute import fork_pool, real_training
 from melisma.simulation.simulation import prepare, run
 
 sizes = []
@@ -205,16 +205,17 @@ class CountedPool(fork_pool.ForkPool):
 
 
 def simulate(level, fork, keep=False):
-    compute.can_fork = lambda: fork and fork_pool.can_fork()
+    real_training.can_fork = lambda: fork and fork_pool.can_fork()
     sizes.clear()
     task = {"name": "t", "model": "twonn", "data": "mnist", "mode": "federated", "scheme": "equal",
             "passes": 1, "deadline_s": 60.0, "cycles": 2, "shard_samples": 200, "batch": 100,
+            "extension": False,
             "optimizer": {"lr": 0.1, "keep": keep}, "simulation": {"work": level}}
     report = run(prepare(msgspec.convert(task, Task), fleet))
     return [[*sizes], report.accuracy, [cycle.loss for cycle in report.cycles]]
 
 
-compute.ForkPool = CountedPool
+real_training.ForkPool = CountedPool
 group = {"count": 60, "samples_per_s": 1e4, "bandwidth_bps": 1e9, "latency_s": 0.01}
 fleet = build_fleet(msgspec.convert({"group": [group]}, FleetTable))
 results = {f"{level} {fork}": simulate(level, fork) for level in ("train", "batched")

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,22 @@ from melisma.simulation.compute.memory import keep_freed_memory
 for _ in range(20):
     np.ones(10_000_000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+"""
+RETURNED = """
+from pathlib import Path
+import numpy as np
+from melisma.simulation.compute.memory import keep_freed_memory, return_freed_memory
+
+def resident_pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+keep_freed_memory()
+arrays = [np.ones(1_000_000) for _ in range(20)]
+# Memory that is free at the end of the heap only would be returned in any case.
+del arrays[:-1]
+kept = resident_pages()
+return_freed_memory()
+print(kept - resident_pages())
 """
 PEAK = """
 import json
@@ -90,6 +107,12 @@ def test_freed_memory_that_is_kept_causes_no_page_faults() -> None:
         for first in ("keep_freed_memory()", "pass")
     )
     assert kept < 0.3 * fetched
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc_trim")
+def test_freed_memory_between_arrays_can_be_returned() -> None:
+    pages = 19 * 8_000_000 // resource.getpagesize()
+    assert int(run_python(RETURNED)) > 0.9 * pages
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it has /proc")

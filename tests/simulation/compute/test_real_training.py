@@ -33,6 +33,7 @@ from melisma.runs.trace import Step, encode_step, read_trace
 from melisma.simulation.compute.fork_pool import ForkPool
 from melisma.simulation.compute.real_training import PartResult, RealTraining
 from melisma.simulation.compute.work_record import WeightedWork, WorkRecord
+from melisma.simulation.compute.work_trainer import WorkTrainer
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import parse_faults
 from melisma.simulation.simulation import PreparedSimulation, SimulationOptions, prepare, run
@@ -118,7 +119,7 @@ def test_the_mean_in_memory_is_that_from_files_bit_for_bit(at_once: int, tmp_pat
     layout = Layout.from_arrays(updates[0])
     spool = UpdateSpool(tmp_path, layout)
     files = [
-        SpooledUpdate(number, weight, spool.add(number, update))
+        SpooledUpdate(number, weight, spool.add(str(number), update))
         for number, (weight, update) in enumerate(zip(weights, updates, strict=True))
     ]
     shares = np.array(weights) / sum(weights)
@@ -368,7 +369,7 @@ class Reference:
         given = self.given[cycle, learner]
         self.extended += attempt > 1
         shards = [shard for nth in sorted(given) if nth <= attempt for shard in given[nth]]
-        samples = self.compute._index.samples(learner, np.array(shards))
+        samples = self.compute._trainer._index.samples(learner, np.array(shards))
         batch, visits = self.task.batch, self.visits[cycle, learner]
         per_pass = -(-len(samples) // batch)
         batches = visits // len(samples) * per_pass + -(-(visits % len(samples)) // batch)
@@ -376,10 +377,12 @@ class Reference:
         generators = Generators(self.task.seed, "train", cycle, np.array([learner]))
         initial = self.compute.parameters
         work = TrainingWork(
-            self.compute._train_data, passes, lambda: generators.get(0), batches, samples
+            self.compute._trainer._train_data, passes, lambda: generators.get(0), batches, samples
         )
         parameters = {name: array.astype(initial[name].dtype) for name, array in start.items()}
-        return dict(train_one(self.task, self.compute._trainer, parameters, work).parameters)
+        return dict(
+            train_one(self.task, self.compute._trainer._trainer, parameters, work).parameters
+        )
 
 
 @pytest.mark.parametrize("work", ["train", "batched"])
@@ -404,7 +407,9 @@ def test_the_trace_is_the_same_with_any_number_of_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def lines(processes: int) -> list[bytes]:
-        monkeypatch.setattr(f"{MODULE}.trainer_cores", lambda _: processes)
+        monkeypatch.setattr(
+            "melisma.simulation.compute.work_trainer.trainer_cores", lambda _: processes
+        )
         simulation = with_faults(make_simulation("train", **RULES, cycles=4))
         steps: list[Step] = []
         compute = simulation.make_compute()
@@ -469,7 +474,9 @@ def test_a_few_learners_that_cannot_be_batched_are_shared_by_processes(
             super().__init__(*arguments)
 
     def lines(processes: int) -> list[bytes]:
-        monkeypatch.setattr(f"{MODULE}.trainer_cores", lambda _: processes)
+        monkeypatch.setattr(
+            "melisma.simulation.compute.work_trainer.trainer_cores", lambda _: processes
+        )
         simulation, steps = make_simulation("batched", **TORCH), list[Step]()
         compute = simulation.make_compute()
         Driver(simulation.scenario, compute, steps.append).run()
@@ -509,7 +516,7 @@ def test_a_late_update_that_is_not_finite_does_not_shift_the_mean(
 
 def scale_training(monkeypatch: pytest.MonkeyPatch, learner: int, factor: float) -> None:
     """Let one learner return a change that is `factor` times its own."""
-    train = RealTraining._train_one
+    train = WorkTrainer._train_one
 
     def train_scaled(self: Any, work: Any, row: int, start: Any, learner_work: Any) -> Any:
         trained = train(self, work, row, start, learner_work)
@@ -521,7 +528,7 @@ def scale_training(monkeypatch: pytest.MonkeyPatch, learner: int, factor: float)
         }
         return replace(trained, parameters=arrays)
 
-    monkeypatch.setattr(RealTraining, "_train_one", train_scaled)
+    monkeypatch.setattr(WorkTrainer, "_train_one", train_scaled)
 
 
 @pytest.mark.parametrize("settings", [{}, {"optimizer": {"name": "sgd", "lr": 0.1, "keep": True}}])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from melisma.cycle.learner import batches_in_time, count_visits, time_is_up
 from melisma.fleet.array_types import Floats, Ints
-from melisma.fleet.variation import Noise, Variation
+from melisma.fleet.variation import Noise, Variation, VaryingLearners
 from melisma.simulation.learners.cycle_timeline import Workload, cycle_timeline
 from melisma.simulation.learners.devices import Devices, Durations, VaryingRates
 from tests.simulation.scenarios import make_fleet, make_task
@@ -90,14 +90,15 @@ def test_phases_take_as_long_as_the_rates_from_their_beginning_allow() -> None:
     """The link is at half its rate from 1 s on, and compute at half its rate from 4 s on."""
     noise = Noise(*(np.array([value]) for value in (0.0, 0.0, 1.0, 1.0, 0.0)))
 
-    class Slowing(Variation):
-        def rate(self, resource: Any, rows: Ints, at_s: Floats) -> tuple[Floats, Floats]:
+    class Slowing(VaryingLearners):
+        def rate(self, resource: Any, which: Ints, at_s: Floats) -> tuple[Floats, Floats]:
             begins_s = 4.0 if resource == "compute" else 1.0
             slow = at_s >= begins_s
             return np.where(slow, 0.5, 1.0), np.where(slow, np.inf, begins_s)
 
-    variation = Slowing(1, np.array([0]), noise, np.array([-1]))
-    rates = VaryingRates(variation, np.array([0]), np.zeros(1), np.ones(1), np.array([0.25]))
+    variation = Variation(1, np.array([0]), noise, np.array([-1]))
+    slowing = Slowing(variation, np.array([0]))
+    rates = VaryingRates(slowing, np.zeros(1), np.ones(1), np.array([0.25]))
     durations = Durations(*(np.array([seconds]) for seconds in (0.01, 0.5, 1.0, 1.0)))
     two, samples, three = (np.array([number]) for number in (2, 100, 3))
     work = Workload(two, two, samples, three, np.zeros(1))

@@ -8,6 +8,7 @@ from melisma.peer.keyring import KeyRing
 from melisma.simulation.faults import Fault
 from melisma.simulation.invariants.violations import InvariantError
 from melisma.simulation.peers.attacks import Attack, parse_faults_and_attacks
+from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_fault_search import search_peer_faults
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
 from tests.peer.simulated_group import create_peers
@@ -64,3 +65,35 @@ def test_random_faults_and_attacks_violate_nothing(algorithm: Algorithm) -> None
     peers = create_peers(algorithm, iterations=100, patience_s=0.05)
     failures = [*search_peer_faults(peers, PeerOptions(), range(6))]
     assert failures == [None] * 6
+
+
+def test_a_silent_neighbour_that_is_given_up_and_then_lost_is_not_waited_for_on_its_return() -> (
+    None
+):
+    """Found by a search: it returns by a heartbeat, which is no progress."""
+    faults = (
+        "lose instruction 3 to 0; crash 0 at 0.1053 for 0.001898; crash 3 at 0.02008 for 0.000937; "
+        "crash 4 at 0.03232 for 0.0042; silence 4 at 0.01538"
+    )
+    peers = create_peers(
+        LocalSgd(steps=20, max_lag=2), "star", 5, 200, patience_s=0.02, guard="clip"
+    )
+    delays = Delays(message_s=(1e-4, 2e-2), seed=29)
+    report = simulate_peers(peers, PeerOptions(work="timing", delays=delays, faults=faults))
+    assert report.succeeded
+    assert any("n4 answers, but sent no update" in line for line in report.nodes[0].notices)
+
+
+def test_an_event_triggered_node_that_has_ended_gives_up_a_silent_neighbour() -> None:
+    """Found by a search: the time to wait grew as fast as the time that had passed."""
+    peers = create_peers(EventTriggeredSgd(), "line", 3, 60, patience_s=0.02, guard="clip")
+    delays = Delays(message_s=(1e-4, 2e-2), seed=1012)
+    faults = (
+        "duplicate report 6 from 2 by 0.001599; slow 2 at 0.01483 for 0.003275 by 2.342; slow 2 at "
+        "0.00997 for 0.003088 by 3.584; vanish 1 at 0.02239 for 0.0009783; partition 2 at 0.02603 "
+        "for 0.001609; duplicate report 2 from 2 by 0.001263; clock 1 by 1.222; delay instruction "
+        "5 to 2 by 0.002934; crash 1 at 0.01091 for 0.006254; clock 0 by 0.9569; slow 2 at 0.02687 "
+        "for 0.007419 by 2.919; silence 1 at 0.02105"
+    )
+    report = simulate_peers(peers, PeerOptions(work="timing", delays=delays, faults=faults))
+    assert {node.outcome for node in report.nodes} == {"finished"}

@@ -38,6 +38,7 @@ from melisma.simulation.peers.peer_scenario import PeerScenario
 from melisma.simulation.peers.peer_simulation import (
     PeerOptions,
     create_scenario,
+    random_crashes,
     simulate_peers,
 )
 from tests.lanes import cases
@@ -397,7 +398,7 @@ def test_a_node_that_returns_adopts_the_model_of_a_neighbour(name: str) -> None:
         4,
         iterations=600,
         patience_s=0.05,
-        faults=parse_faults("crash 1 at 0.2 for 0.05", 4),
+        faults=parse_faults("vanish 1 at 0.2 for 0.05", 4),
     )
     reports = group.run()
     back = reports[1]
@@ -445,7 +446,7 @@ def test_an_adopted_model_is_the_offered_one_and_its_round_continues() -> None:
                 seen["model"] = node.model.vector.copy()
                 seen["next"] = node.computing
 
-    faults = parse_faults("crash 0 at 0.1 for 0.02", 2)
+    faults = parse_faults("vanish 0 at 0.1 for 0.02", 2)
     PeerDriver(PeerScenario(group.peers.topology, group.create_node, faults=faults), watch).run()
     offer = seen["offer"]
     assert seen["began"].updates_done == offer.updates_done > 2
@@ -492,7 +493,7 @@ def random_scenario(seed: int) -> tuple[PeerScenario, dict[str, Node], str]:
         nodes_by_name[name] = group.create_node(name, incarnation, topology.neighbours(name), steps)
         return nodes_by_name[name], steps
 
-    faults = random_faults(rng, nodes, 0.5)
+    faults = random_faults(rng, nodes, 0.5) + random_crashes(rng, nodes, 0.5)
     late = {topology.names[int(rng.integers(nodes))]: float(rng.uniform(0, 0.4))}
     joins_s = late if rng.random() < 0.3 else {}
     delays = Delays(step_s=step_s, message_s=(1e-3, 3e-2), seed=seed)

@@ -56,10 +56,17 @@ def visits(task: Task, fleet: Any, **options: Any) -> float:
     report = simulate(
         SizeGoal(WITHIN_S, visits=1.0).fill_time(task),
         fleet,
-        SimulationOptions(work="timing", seed=1, **options),
+        SimulationOptions(work="timing", **({"seed": 1} | options)),
     )
     ends_s = report.began_s + WITHIN_S
     return sum(cycle.visits_counted for cycle in report.cycles if cycle.closed_s <= ends_s)
+
+
+def size_once(
+    task: Task, fleet: Path, find: Any, within_s: float = WITHIN_S, **goal: Any
+) -> Sizing:
+    """Return the answer on one seed, that of `visits`."""
+    return size(task, fleet, find, within_s=within_s, seeds=1, **goal)
 
 
 def test_the_fewest_devices_are_those_of_brute_force(fleet: Path) -> None:
@@ -69,7 +76,7 @@ def test_the_fewest_devices_are_those_of_brute_force(fleet: Path) -> None:
     ]
     for goal in (0.5 * by_count[0], by_count[3], by_count[5] + 1, by_count[11]):
         brute = next(count for count, reached in enumerate(by_count) if reached >= goal)
-        found = size(task(), fleet, "devices", within_s=WITHIN_S, visits=goal, kind="phone")
+        found = size_once(task(), fleet, "devices", visits=goal, kind="phone")
         assert found.answer == brute
         assert found.monotone
         assert found.chosen is not None
@@ -84,7 +91,7 @@ def test_the_least_deadline_holds_and_the_next_shorter_one_fails(
 ) -> None:
     monkeypatch.setattr(candidates, "MAX_CYCLES", 20)
     goal = 0.9 * visits(task(deadline_s=8.0), fleet)
-    found = size(task(), fleet, "deadline", within_s=WITHIN_S, visits=goal)
+    found = size_once(task(), fleet, "deadline", visits=goal)
     assert found.answer is not None
     shorter = max(c.value for c in found.candidates if c.value < found.answer)
     assert found.answer / shorter == pytest.approx(1.05, rel=0.02)
@@ -112,12 +119,12 @@ def test_the_smallest_budget_is_the_cost_of_the_cheapest_devices_that_suffice(fl
         visits(task(), take_learners(everyone, np.sort(order[:count]))) for count in range(1, 5)
     ]
     goal = (reached[1] + reached[2]) / 2
-    found = size(task(), fleet, "budget", within_s=WITHIN_S, visits=goal)
+    found = size_once(task(), fleet, "budget", visits=goal)
     assert found.chosen is not None
     assert found.chosen.value == 3
     assert found.answer == found.chosen.cost > 0
     # Until the goal is reached, not until the end of the time.
-    less = size(task(), fleet, "budget", within_s=2 * WITHIN_S, visits=goal / 4)
+    less = size_once(task(), fleet, "budget", within_s=2 * WITHIN_S, visits=goal / 4)
     assert less.answer is not None
     assert less.answer < found.answer
 
@@ -197,6 +204,46 @@ def test_all_candidates_have_the_same_seeds_and_answers_repeat(fleet: Path) -> N
     assert find().as_dict() == find().as_dict()
     assert find().seeds == (1, 2)
     assert find().chosen is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "seeds"),
+    [
+        ("spread = { compute = 0.3 }", "", (1,)),
+        ("spread = { compute = 0.3 }", "price = { mean = 5.0, sd = 2.0 }", (1, 2, 3)),
+        ("", "", (1, 2, 3)),
+    ],
+)
+def test_several_seeds_are_simulated_if_a_fleet_file_draws_its_devices(
+    fleet: Path, before: str, after: str, seeds: tuple[int, ...]
+) -> None:
+    lines = FLEET.replace("price = 2.0\n", "") if "price" in after else FLEET
+    fleet.write_text(lines.replace(before, after) if before else lines)
+    found = size(task(), fleet, "budget", within_s=WITHIN_S, visits=1000)
+    assert found.seeds == seeds
+    # The devices of a fleet that was made already do not depend on the seed.
+    made = size(task(), read_fleet(fleet), "budget", within_s=WITHIN_S, visits=1000)
+    assert made.seeds == (1,)
+
+
+def test_the_fewest_devices_suffice_on_each_seed_if_they_are_drawn(fleet: Path) -> None:
+    table = read_fleet_table(fleet)
+
+    def reached(count: int) -> list[float]:
+        drawn = with_count(table, "phone", count)
+        return [
+            visits(task(), build_fleet(msgspec.structs.replace(drawn, seed=n)), seed=n)
+            for n in (2, 3, 4)
+        ]
+
+    by_count = [reached(count) for count in range(8)]
+    # Enough on the first seed, too few on another one.
+    few = next(n for n, (first, *others) in enumerate(by_count) if min(others) < first)
+    goal = (by_count[few][0] + min(by_count[few])) / 2
+    found = size(task(seed=2), fleet, "devices", within_s=WITHIN_S, visits=goal, kind="phone")
+    assert found.answer == next(n for n, each in enumerate(by_count) if min(each) >= goal) > few
+    assert found.chosen is not None
+    assert found.chosen.reached == min(by_count[int(found.chosen.value)])
 
 
 def test_a_goal_out_of_reach_has_no_answer_and_says_why(fleet: Path) -> None:

@@ -58,7 +58,8 @@ def check_counts(problem: SharedProblem) -> None:
     tasks, learners = problem.fixed_s.shape
     if learners < tasks:
         raise infeasible_error(
-            f"{learners} learners cannot work for {tasks} tasks, one task each",
+            f"{tasks} tasks need as many learners, one task each, and there are {learners}; "
+            "add learners or submit fewer tasks",
             constraint="learners",
             miss=tasks - learners,
             nearest={},

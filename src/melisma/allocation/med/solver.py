@@ -6,6 +6,7 @@ of one state the same solver is MMTT, and with `assigned` it is MMTT-Ideal.
 """
 
 import time
+from math import inf
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,13 +40,15 @@ def med(
     assigned: ArrayLike | None = None,
     gap: float = 0.0,
     time_limit_s: float | None = None,
+    max_work: float | None = None,
 ) -> SharedPlan:
     """Return the plan with the least sum of the tasks' seconds, with a proven lower bound.
 
     `assigned` fixes the task of each learner; then only the amounts are decided. Otherwise the
     search ends when the plan is proven to be within `gap` of the optimum, relative to its sum, or
-    after `time_limit_s` with the best plan so far. Without a plan by then, it continues for about
-    half a minute. Raises `InfeasibleError` if no plan satisfies all constraints, or if none was
+    after `time_limit_s` with the best plan so far. `max_work` limits it on every machine alike, in
+    steps of about 10 million a second. Without a plan by then, it continues for about half a
+    minute. Raises `InfeasibleError` if no plan satisfies all constraints, or if none was
     found by then; the message says which.
     """
     gap = float(as_scalar("gap", as_floats("gap", gap)))
@@ -53,16 +56,19 @@ def med(
         raise SettingError(f"gap is {gap:g}; expected less than 1, relative to the sum")
     if time_limit_s is not None:
         time_limit_s = as_scalar("time_limit_s", as_floats("time_limit_s", time_limit_s))
+    if max_work is not None:
+        max_work = as_scalar("max_work", as_floats("max_work", max_work))
     check_counts(problem)
     if assigned is not None:
         return _plan_assigned(problem, assigned)
     classes = group_learners(problem)
     _check_size(classes)
     check_deadlines(problem, classes)
-    stop = _time_limit(time_limit_s)
+    stop = _limit(time_limit_s, max_work)
     tree = root_tree(LeastSum.for_classes(classes), stop)
     if tree.assignment is None:
-        tree.offer(_feasible_assignment(problem, classes, limited=time_limit_s is not None))
+        limited = time_limit_s is not None or max_work is not None
+        tree.offer(_feasible_assignment(problem, classes, limited=limited))
     tree.run(stop, gap)
     assert tree.assignment is not None
     return _build_plan(problem, classes, tree.assignment, tree.bound_s)
@@ -92,12 +98,17 @@ def _check_size(classes: LearnerClasses) -> None:
         )
 
 
-def _time_limit(limit_s: float | None) -> StopCheck:
-    """Return a check that is true after the limit, once there is a plan."""
-    if limit_s is None:
-        return lambda _: False
-    end_s = time.monotonic() + limit_s
-    return lambda tree: tree.assignment is not None and time.monotonic() >= end_s
+def _limit(limit_s: float | None, max_work: float | None) -> StopCheck:
+    """Return a check that is true after a limit, once there is a plan."""
+    end_s = inf if limit_s is None else time.monotonic() + limit_s
+    end_work = inf if max_work is None else max_work
+
+    def is_reached(tree: SearchTree) -> bool:
+        if tree.assignment is None:
+            return False
+        return tree.work >= end_work or (end_s < inf and time.monotonic() >= end_s)
+
+    return is_reached
 
 
 def _feasible_assignment(problem: SharedProblem, classes: LearnerClasses, *, limited: bool) -> Ints:

@@ -12,7 +12,8 @@ import secrets
 from pathlib import Path
 
 from melisma.axon.codec.message import MESSAGE_TYPE, Message
-from melisma.axon.server.http_server import Exchange, HttpServer, Reply
+from melisma.axon.server.exchange import Exchange, Reply
+from melisma.axon.server.http_server import HttpServer
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.tokens import TokenChecker
 from melisma.axon.transport import tls

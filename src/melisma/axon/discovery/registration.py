@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from melisma.axon.address import Address
-from melisma.axon.server.functions import Functions
+from melisma.axon.server.calls.functions import Functions
 from melisma.axon.server.http_server import HttpServer
 from melisma.errors import MelismaError
 

@@ -24,7 +24,8 @@ from typing import Final
 
 from melisma.axon.address import Address
 from melisma.axon.codec.outcome import error_from_json
-from melisma.axon.server.http_server import Exchange, HttpServer, Reply
+from melisma.axon.server.exchange import Exchange, Reply
+from melisma.axon.server.http_server import HttpServer
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.service import Service
 from melisma.axon.server.tokens import TokenChecker

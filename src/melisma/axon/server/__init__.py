@@ -2,22 +2,15 @@
 
 ::
 
-    service.py          running a listener until a signal, or on a thread
-    http_server.py      connections, requests, limits
-    listener.py         accepting connections up to a limit
-    receive_budget.py   memory for bodies that are being received
-    functions.py        the functions that a worker exposes
-    calls.py            a call from its request to its outcome
-    ledger.py           known calls, so that none runs twice
-    result_spool.py     results that wait to be fetched
-    result_posting.py   results posted to callers that listen
-    streams.py          results of generators
-    context.py          the call that a running function serves
-    thread_pool.py      threads for calls
-    process_pool.py     processes for calls
-    file_server.py      files by GET, resumable
-    authentication.py   credentials of a request and the interface of their check
-    tokens.py           shared secrets and tokens issued from them
-    limits.py           limits on calls, bodies and connections
-    call_metrics.py     Prometheus counters
+    service.py             running a listener until a signal, or on a thread
+    http_server.py         an HTTP server: each request to a handler, its reply back
+    server_connection.py   a connection of the server
+    exchange.py            one request and its reply
+    listener.py            accepting connections up to a limit
+    receive_budget.py      memory for bodies that are being received
+    limits.py              limits on calls, bodies and connections
+    authentication.py      credentials of a request and the interface of their check
+    tokens.py              shared secrets and tokens issued from them
+    file_server.py         files by GET, resumable
+    calls/                 calls of functions: from a request to its outcome
 """

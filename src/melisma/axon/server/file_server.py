@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from melisma.axon.codec.message import Buffer
-from melisma.axon.server.http_server import Reply
+from melisma.axon.server.exchange import Reply
 from melisma.axon.transport.http import Request
 from melisma.errors import RefusedError
 

@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from math import isfinite
 
 from melisma.axon.server.authentication import ANONYMOUS, OWNER, Credentials
 from melisma.errors import SettingError, UnauthorizedError
@@ -24,6 +25,8 @@ def issue_token(
         raise SettingError(f"token name {name!r} is invalid: use letters, digits, _ and -")
     if name in (OWNER, ANONYMOUS):
         raise SettingError(f"token name {name!r} is reserved: choose another name")
+    if lifetime_s is not None and not isfinite(lifetime_s):
+        raise SettingError(f"lifetime_s is {lifetime_s}; expected seconds, or None for no limit")
     expiry = int(time.time() + lifetime_s) if lifetime_s is not None else 0
     nonce = ("once" if once else "many") + secrets.token_hex(8)
     body = f"{name}.{expiry}.{nonce}"

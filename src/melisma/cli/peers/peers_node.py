@@ -14,11 +14,16 @@ import msgspec
 
 from melisma.axon.address import host_and_port
 from melisma.cli.options import FILE, token_option
-from melisma.cli.peers.peers_options import TRAINING_OPTIONS, build_peer_settings, with_options
+from melisma.cli.peers.peers_options import (
+    STATE_OPTION,
+    TRAINING_OPTIONS,
+    build_peer_settings,
+    with_options,
+)
 from melisma.cli.peers.peers_output import ProgressPrinter, finish
 from melisma.errors import MelismaError, SettingError
+from melisma.live.peer.node_config import NodeConfig
 from melisma.live.peer.node_process import run_node
-from melisma.live.peer.node_runner import NodeConfig
 from melisma.peer.group import check_node_name
 from melisma.runs.peer_report import NodeReport, PeerReport
 
@@ -50,7 +55,10 @@ from melisma.runs.peer_report import NodeReport, PeerReport
     type=click.IntRange(0),
     help="Evaluate after every N steps; default: at the end.",
 )
-@click.option("--out", type=FILE, help="Folder for model and report.")
+@click.option(
+    "--out", type=FILE, help="Folder for model, report and state; the node resumes if it has one."
+)
+@STATE_OPTION
 @token_option
 @click.option(
     "--open-group",
@@ -72,6 +80,7 @@ def command(  # noqa: PLR0913 - one argument per option
     part: str,
     every: int,
     out: Path | None,
+    no_state: bool,
     token: str | None,
     open_group: bool,
     tls: bool,
@@ -102,6 +111,7 @@ def command(  # noqa: PLR0913 - one argument per option
         discover=discover,
         advertise=advertise,
         folder=str(out),
+        keep_state=not no_state,
     )
     printer = ProgressPrinter(quiet=as_json)
     with redirect_stdout(sys.stderr):

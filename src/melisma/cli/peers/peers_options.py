@@ -7,11 +7,13 @@ from typing import Any, get_args
 import click
 import msgspec
 
+from melisma.cli.durations import Duration
 from melisma.cli.options import COUNT, FILE, json_option
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.errors import SettingError, suggest
+from melisma.fleet.files.task_file import read_task
 from melisma.fleet.files.toml_file import convert
-from melisma.fleet.task import OptimizerSettings, PartitionSettings, Task, read_task
+from melisma.fleet.task import OptimizerSettings, PartitionSettings, Task
 from melisma.peer.algorithms import ALGORITHMS, Algorithm
 from melisma.peer.group import Peers, PeerSettings, peers_for
 from melisma.peer.guard import GUARD_MODES
@@ -69,8 +71,8 @@ TRAINING_OPTIONS = (
     click.option(
         "--patience",
         "patience_s",
-        type=click.FloatRange(0.01),
-        help="Seconds until a silent neighbour counts as lost; default: 10, for `node` 60.",
+        type=Duration(min_s=0.01),
+        help="Time until a silent neighbour counts as lost; default: 10, for `node` 60.",
     ),
     click.option(
         "--guard",
@@ -80,6 +82,13 @@ TRAINING_OPTIONS = (
         help="Scale down updates that are far larger than others, leave them out, or apply all.",
     ),
     json_option,
+)
+
+
+STATE_OPTION = click.option(
+    "--no-state",
+    is_flag=True,
+    help="Keep no state on disk: faster on slow disks, but a killed node starts anew.",
 )
 
 

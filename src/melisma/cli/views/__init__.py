@@ -10,6 +10,7 @@
     plan_view.py          `melisma plan`
     run_view.py           a run in progress
     run_summary_view.py   a finished run
+    service_view.py       several tasks that shared a fleet, and their comparison
     size_view.py          `melisma size`
     status_view.py        a running orchestrator and enrolled devices
     table_view.py         bars and tables that other views use

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from melisma.cli.views.run_view import format_capacity
 from melisma.cli.views.table_view import FigureTable
-from melisma.simulation.comparison.comparison import ComparedRun, Comparison, Lead
+from melisma.simulation.comparison.compared_run import ComparedRun
+from melisma.simulation.comparison.comparison import Comparison, Lead
 from melisma.simulation.comparison.comparison_table import Columns, build_table
 from melisma.simulation.comparison.figures import TIME_FIGURES, WORK_FIGURES, format_interval
 from melisma.simulation.comparison.interval import Interval

@@ -18,7 +18,7 @@ def invitation_lines(invitation: Invitation) -> tuple[str, list[str]]:
         details.append(f"left out, as they do not fit: {', '.join(invitation.left_out)}")
     details += [
         f"fingerprint: {invitation.fingerprint[:39]}",
-        f"the run begins {invitation.start}; Ctrl-C ends it",
+        invitation.beginning,
     ]
     return f"{invitation.summary}\non each device:\n{invitation.command}", details
 

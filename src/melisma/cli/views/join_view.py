@@ -63,7 +63,7 @@ def _(report: reports.LearnerStarted) -> str:
 
 @_line.register
 def _(report: reports.Registered) -> str:
-    task = f"task {_one_line(report.task)}, {report.deadline_s:g} s a cycle"
+    task = f"task {_one_line(report.task)}, {report.cycles}"
     return f"registered for run {_one_line(report.run)}: {task}"
 
 

@@ -7,10 +7,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from melisma.allocation.infeasible import format_rounded_up
-from melisma.cli.plan_report import LearnerRows, PlanReport
 from melisma.cli.views.table_view import DeadlineBar, FigureTable, format_count, make_table
 from melisma.cycle.rounds import MAX_TAIL_FRACTION
 from melisma.simulation.forecast import MIN_CYCLES_IN_TIME
+from melisma.simulation.plans.plan_report import LearnerRows, PlanReport
 
 MAX_LATE_NAMED = 10
 
@@ -100,7 +100,8 @@ def _summary(report: PlanReport) -> tuple[str, ...]:
     if report["problem"] == "shared":
         ends = " + ".join(f"{seconds:.1f}" for seconds in report["expected_s"])
         expected = f"{ends} s", f"{sum(report['expected_s']):.1f} s"
-        return f"{report['total_s']:.1f} s", f"{report['gap']:.2%}", *expected, _format_cost(report)
+        gap = f"{report['gap']:.2%}" if report["bound_s"] else "-"
+        return f"{report['total_s']:.1f} s", gap, *expected, _format_cost(report)
     if report["problem"] == "radio":
         rounds = str(report["rounds_by_deadline"])
         return (
@@ -185,11 +186,9 @@ def _tasks_view(report: PlanReport, show: int) -> RenderableType:
     ]
     budget = "no budget" if report["budget"] is None else f"budget {report['budget']:g}"
     cost = [] if report["cost"] is None else [f"cost {report['cost']:.1f}, {budget}"]
+    bound = f", lower bound {report['bound_s']:.2f} s (gap {report['gap']:.2%})"
     lines = [
-        (
-            f"planned total {report['total_s']:.2f} s, lower bound {report['bound_s']:.2f} s "
-            f"(gap {report['gap']:.2%})"
-        ),
+        f"planned total {report['total_s']:.2f} s{bound if report['bound_s'] else ''}",
         *cost,
         *_late_task_lines(report),
         *_budget_lines(report),

@@ -54,6 +54,7 @@ def run_summary_view(
 def _ending_lines(report: Report) -> list[str]:
     """Return how the run ended early, and which learners left, were copied or had no work."""
     ending = [] if report.outcome == "finished" else [f"{report.outcome}: {report.reason}"]
+    ending += [report.restart_summary] if report.restarts else []
     left = _left_lines(report)
     idle = np.flatnonzero(report.learners.shards == 0)
     if report.cycles and idle.size:

@@ -1,6 +1,6 @@
 """The status of a running orchestrator, and the list of enrolled devices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from math import nan
 
@@ -14,6 +14,8 @@ from melisma.live.orchestrator.status_service import LearnerStatus, Orchestrator
 from melisma.text import format_speed, visible
 
 SHORT_FINGERPRINT_CHARS = 23
+LONG_COLUMNS = ("learner", "address")
+"""Columns that are wrapped in a narrow terminal."""
 
 
 def status_view(status: OrchestratorStatus) -> RenderableType:
@@ -30,7 +32,8 @@ def status_view(status: OrchestratorStatus) -> RenderableType:
         lines.append(Text(f"no learner answers; the run waits {waits} more for one"))
     if not status.learners:
         return Group(*lines, Text("no learner has registered yet"))
-    return Group(*lines, _learner_table(status.learners))
+    notes = [Text(f"{item.name}: {visible(item.note)}") for item in status.learners if item.note]
+    return Group(*lines, _learner_table(status.learners), *notes)
 
 
 def _progress(status: OrchestratorStatus) -> str:
@@ -41,7 +44,7 @@ def _progress(status: OrchestratorStatus) -> str:
 
 
 def _learner_table(learners: Sequence[LearnerStatus]) -> Table:
-    table = _table("learner", "state", "address", "last seen", "samples/s", "note")
+    table = _table("learner", "state", "address", "last seen", "samples/s")
     for item in learners:
         table.add_row(
             Text(item.name),
@@ -49,7 +52,6 @@ def _learner_table(learners: Sequence[LearnerStatus]) -> Table:
             Text(visible(item.host or "-")),
             f"{item.last_seen_s:.0f} s ago",
             _speed(item.samples_per_s),
-            Text(visible(item.note) or "-"),
         )
     return table
 
@@ -58,23 +60,36 @@ def _speed(samples_per_s: float | None) -> str:
     return "-" if samples_per_s is None else format_speed(samples_per_s).partition(" ")[0]
 
 
-def enrolled_view(learners: Sequence[EnrolledLearner], states: Mapping[str, str]) -> RenderableType:
-    """Return the enrolled devices, with their states in the run if there is one."""
-    table = _table("learner", "state", "address", "enrolled", "identity")
-    for item in learners:
-        enrolled = datetime.fromtimestamp(item.enrolled_at).astimezone()
+def enrolled_view(
+    learners: Sequence[EnrolledLearner], states: Sequence[str | None]
+) -> RenderableType:
+    """Return the enrolled devices with their states, in the run if there is one.
+
+    A revoked device also has a line that says when.
+    """
+    table, lines = _table("learner", "state", "address", "enrolled", "identity"), []
+    for item, state in zip(learners, states, strict=True):
+        fingerprint = item.fingerprint[:SHORT_FINGERPRINT_CHARS]
         table.add_row(
             Text(item.name),
-            states.get(item.name, "-"),
+            state or "-",
             Text(visible(item.host or "-")),
-            enrolled.strftime("%Y-%m-%d %H:%M"),
-            item.fingerprint[:SHORT_FINGERPRINT_CHARS],
+            _local_time(item.enrolled_at),
+            fingerprint,
         )
-    return table
+        if item.revoked_at is not None:
+            # Another device may have the same name by now.
+            lines.append(f"{item.name}, {fingerprint}: revoked {_local_time(item.revoked_at)}")
+    return Group(table, *map(Text, lines))
+
+
+def _local_time(at_s: float) -> str:
+    """Return seconds since 1970 as local date and time."""
+    return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def _table(*titles: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in titles:
-        table.add_column(title, overflow="fold")
+        table.add_column(title, overflow="fold", no_wrap=title not in LONG_COLUMNS)
     return table

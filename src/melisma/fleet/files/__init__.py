@@ -1,10 +1,12 @@
-"""Reading FLEET.toml and traces, and building a fleet from them.
+"""Reading TASK.toml, FLEET.toml and traces, and building a fleet from them.
 
 ::
 
     toml_file.py        TOML files as typed records, with errors that name file and key
+    task_file.py        a task from a TASK.toml
     fleet_file.py       the tables and keys of FLEET.toml
-    fleet_builder.py    learners from those tables
+    fleet_builder.py    a fleet from those tables
+    learner_blocks.py   the learners of each table
     apportionment.py    the number of learners of each table in a fleet of another size
     profiles.py         typical figures of known devices
     spread.py           random differences between the members of a group

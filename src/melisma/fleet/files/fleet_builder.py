@@ -1,4 +1,4 @@
-"""Building of a fleet from the tables of a FLEET.toml: profiles, groups, radio cell, states.
+"""Building of a fleet from the tables of a FLEET.toml, with its radio cell and its traces.
 
 A fleet of another size keeps the proportions of the file: groups are drawn with other counts, and
 copies of a single learner are numbered and have the same values.
@@ -8,38 +8,38 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate, chain
-from math import inf, nan
+from math import inf
 from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
-from melisma.disclosure import Disclosure
 from melisma.errors import SettingError
 from melisma.fleet.arguments import describe
 from melisma.fleet.array_types import Floats
 from melisma.fleet.availability import Availability, BatteryLimits, Changes
 from melisma.fleet.channel import Channel, random_distances_m
-from melisma.fleet.day_hours import DayHours, parse_clock, parse_hours
+from melisma.fleet.day_hours import DayHours, parse_clock
 from melisma.fleet.files.apportionment import apportion
 from melisma.fleet.files.bandwidth_trace import read_bandwidth_trace
 from melisma.fleet.files.fleet_file import (
     AvailabilityTable,
     CellTable,
     FleetFile,
-    FleetGroup,
-    FleetLearner,
     FleetTable,
-    HardwareTable,
     NoiseTable,
     OrchestratorTable,
-    PriceTable,
-    SamplesTable,
 )
-from melisma.fleet.files.profiles import PROFILES, Profile
-from melisma.fleet.files.spread import draw_factors
+from melisma.fleet.files.learner_blocks import (
+    CORE_OPS_PER_S,
+    LINKS,
+    NOISE_PREFIX,
+    LearnerBlock,
+    availability_columns,
+    build_group,
+    build_single,
+)
 from melisma.fleet.files.toml_file import read_toml
 from melisma.fleet.files.trace_file import read_trace
 from melisma.fleet.fleet import Fleet
@@ -47,30 +47,9 @@ from melisma.fleet.rng import generator
 from melisma.fleet.shared_link import SharedLink
 from melisma.fleet.variation import BandwidthTrace, Noise
 
-# Operations per second of one core: a small dense model, batches of 32, on a 2.x GHz server core.
-CORE_OPS_PER_S = 1e10
-NO_PROFILE = Profile(nan, nan, nan, 0.0, "")
-LINKS = ("downlink_bps", "uplink_bps")
-UNIT_LINK = Profile(nan, 1.0, 1.0, 0.0, "")
-NO_NOISE = NoiseTable(benchmark_bias=1.0, cold_start_s=0.0)
-NOISE_PREFIX = "noise_"
-
 
 class TraceError(SettingError):
     """A trace cannot be read; the message begins with the key of its path."""
-
-
-@dataclass
-class _LearnerBlock:
-    """Learners of one table of the file; `key` is the table's, `group` the name of them all."""
-
-    key: str
-    group: str
-    names: list[str]
-    bandwidth_trace: str | None
-    discloses: Disclosure
-    columns: dict[str, Floats]
-    state_arrays: list[Floats]
 
 
 def read_fleet(path: str | Path, learners: int | None = None, seed: int | None = None) -> Fleet:
@@ -168,23 +147,23 @@ def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
     )
 
 
-def _build_blocks(table: FleetTable, learners: int | None) -> list[_LearnerBlock]:
+def _build_blocks(table: FleetTable, learners: int | None) -> list[LearnerBlock]:
     """Build the learners of each table that has any."""
     singles = len(table.learner)
     counts = apportion([1] * singles + [group.count for group in table.group], learners)
     parts = [
-        _build_single(learner, count, table)
+        build_single(learner, count, table)
         for learner, count in zip(table.learner, counts[:singles], strict=True)
         if count
     ]
     return parts + [
-        _build_group(replace(group, count=count), number, table)
+        build_group(replace(group, count=count), number, table)
         for number, (group, count) in enumerate(zip(table.group, counts[singles:], strict=True))
         if count
     ]
 
 
-def _unique_names(parts: Sequence[_LearnerBlock]) -> tuple[str, ...]:
+def _unique_names(parts: Sequence[LearnerBlock]) -> tuple[str, ...]:
     names = tuple(chain.from_iterable(part.names for part in parts))
     if len(set(names)) < len(names):
         (name, times), *_ = Counter(names).most_common(1)
@@ -201,7 +180,7 @@ def _shared_link(table: OrchestratorTable) -> SharedLink:
     return SharedLink(uplink_bps, downlink_bps)
 
 
-def _group_learners(parts: Sequence[_LearnerBlock]) -> dict[str, range]:
+def _group_learners(parts: Sequence[LearnerBlock]) -> dict[str, range]:
     """Return the learners of each table by its name; equal names stand for the first."""
     ends = list(accumulate(len(part.names) for part in parts))
     groups = dict[str, range]()
@@ -210,115 +189,11 @@ def _group_learners(parts: Sequence[_LearnerBlock]) -> dict[str, range]:
     return groups
 
 
-def _number_names(name: str, count: int) -> list[str]:
-    digits = len(str(count))
-    return [f"{name}-{number:0{digits}d}" for number in range(1, count + 1)]
-
-
-def _build_single(learner: FleetLearner, count: int, table: FleetTable) -> _LearnerBlock:
-    names = [learner.name] if count == 1 else _number_names(learner.name, count)
-    columns = {
-        name: np.full(count, value) for name, value in _hardware_columns(learner, table).items()
-    }
-    columns["price"] = np.full(count, learner.price)
-    columns["own_samples"] = np.full(count, float(learner.own_samples or nan))
-    rows = [(s.probability, s.compute, s.bandwidth) for s in learner.state] or [(1.0, 1.0, 1.0)]
-    states = [np.tile(np.array(column), (count, 1)) for column in zip(*rows, strict=True)]
-    key = f"learner[{learner.name}]"
-    return _LearnerBlock(
-        key, learner.name, names, learner.bandwidth_trace, learner.discloses, columns, states
-    )
-
-
-def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerBlock:
-    """Draw the learners of a group by the fleet's seed."""
-    name, count = group.name or group.profile or f"group-{number + 1}", group.count
-    columns = {key: np.full(count, value) for key, value in _hardware_columns(group, table).items()}
-
-    def group_rng(purpose: str) -> np.random.Generator:
-        return generator(table.seed, f"fleet group {number} {purpose}")
-
-    def factors(key: str) -> Floats:
-        relative: float = getattr(group.spread, key)
-        return draw_factors(relative, group.spread.distribution, count, group_rng(key))
-
-    speed_factors = factors("compute")
-    for key in ("shard_s", "sample_s"):
-        columns[key] = columns[key] / speed_factors
-    for key in ("ops_per_s", "clock_hz"):
-        columns[key] = columns[key] * speed_factors
-    link_factors = factors("bandwidth_bps")
-    for key in LINKS:
-        columns[key] = columns[key] * link_factors * factors(key)
-    columns["latency_s"] = columns["latency_s"] * factors("latency_s")
-    columns["price"] = _draw_prices(group, group_rng("price"))
-    columns["own_samples"] = _draw_own_samples(group, group_rng("own samples"))
-    states = _draw_states(group, group_rng("states"))
-    names = _number_names(name, count)
-    key = f"group[{group.name or number}]"
-    return _LearnerBlock(key, name, names, group.bandwidth_trace, group.discloses, columns, states)
-
-
-def _draw_prices(group: FleetGroup, rng: np.random.Generator) -> Floats:
-    if not isinstance(group.price, PriceTable):
-        return np.full(group.count, group.price)
-    prices = rng.normal(group.price.mean, group.price.sd, group.count)
-    return np.clip(prices, group.price.low, group.price.high)
-
-
-def _draw_own_samples(group: FleetGroup, rng: np.random.Generator) -> Floats:
-    """Draw the samples on each device, at least 1; NaN if the group does not give them."""
-    own = group.own_samples
-    if not isinstance(own, SamplesTable):
-        return np.full(group.count, float(own or nan))
-    factors = draw_factors(own.spread, own.distribution, group.count, rng)
-    return np.maximum(np.rint(own.mean * factors), 1.0)
-
-
-def _hardware_columns(device: HardwareTable, table: FleetTable) -> dict[str, float]:
-    """Return the values of one device; the profile supplies those that are not given."""
-    profile = PROFILES[device.profile] if device.profile else NO_PROFILE
-    speed = _speed_columns(device, profile, table.core_ops_per_s or CORE_OPS_PER_S)
-    # In a cell the radio channel replaces the link of the profile.
-    link = NO_PROFILE if table.cell else profile
-    if device.bandwidth_trace is not None:
-        # Relative to the mean rates of the trace, which are applied later.
-        link = UNIT_LINK
-    noise = device.noise or table.noise or NO_NOISE
-    return speed | {
-        "downlink_bps": device.downlink_bps or device.bandwidth_bps or link.downlink_bps,
-        "uplink_bps": device.uplink_bps or device.bandwidth_bps or link.uplink_bps,
-        "trace_ids": -1.0,
-        "latency_s": profile.latency_s if device.latency_s is None else device.latency_s,
-        "base_s": device.base_s,
-        "threshold": float(device.threshold),
-        "sample_j": device.energy.sample_j,
-        "byte_j": device.energy.byte_j,
-        **_availability_columns(device.availability),
-        **{NOISE_PREFIX + key: getattr(noise, key) for key in NoiseTable.__struct_fields__},
-    }
-
-
-def _availability_columns(times: AvailabilityTable) -> dict[str, float]:
-    """Return the availability of a device; by default it never leaves and never sleeps."""
-    hours_from_s, hours_to_s = parse_hours(times.hours) if times.hours else (nan, nan)
-    return {
-        "hours_from_s": hours_from_s,
-        "hours_to_s": hours_to_s,
-        "battery_j": inf if times.battery_j is None else times.battery_j,
-        "recharge_w": times.recharge_w,
-        "joins_s": times.joins_s,
-        "leaves_s": inf if times.leaves_s is None else times.leaves_s,
-        "awake_s": inf if times.awake_s is None else times.awake_s,
-        "asleep_s": 0.0 if times.asleep_s is None else times.asleep_s,
-    }
-
-
 def _build_availability(
     columns: dict[str, Floats], names: tuple[str, ...], table: FleetTable, learners: int | None
 ) -> Availability:
     """Take the availability out of `columns`; traced learners follow the trace only."""
-    defaults = _availability_columns(AvailabilityTable())
+    defaults = availability_columns(AvailabilityTable())
     times = {key: columns.pop(key) for key in defaults}
     with _naming_key("trace"):
         traced = Changes.merge([])
@@ -332,38 +207,7 @@ def _build_availability(
     return Availability(**times, traced=traced, hours=hours, battery=battery)
 
 
-def _speed_columns(
-    device: HardwareTable, profile: Profile, core_ops_per_s: float
-) -> dict[str, float]:
-    speed = {"shard_s": nan, "sample_s": nan, "ops_per_s": nan, "clock_hz": nan}
-    if device.train_s is not None:
-        speed["shard_s"] = device.train_s
-    elif device.samples_per_s is not None:
-        speed["sample_s"] = 1 / device.samples_per_s
-    elif device.clock_hz is not None:
-        speed["clock_hz"] = speed["ops_per_s"] = device.clock_hz
-        if device.cycles_per_sample is not None:
-            speed["sample_s"] = device.cycles_per_sample / device.clock_hz
-    else:
-        share = profile.compute if device.compute is None else device.compute
-        speed["ops_per_s"] = share * core_ops_per_s
-    return speed
-
-
-def _draw_states(group: FleetGroup, rng: np.random.Generator) -> list[Floats]:
-    if group.states is None:
-        return [np.ones((group.count, 1))] * 3
-    kinds = len(group.states.compute)
-    # softmax(one-hot / heat) with a uniform one-hot (section 4.3.1 of Mays' thesis); subtracting 1
-    # avoids overflow at a low heat.
-    logits = np.eye(kinds)[rng.integers(0, kinds, group.count)] - 1
-    weight = np.exp(logits / group.states.heat)
-    shares = (group.states.compute, group.states.bandwidth)
-    rows = [np.tile(np.array(share), (group.count, 1)) for share in shares]
-    return [weight / weight.sum(axis=1, keepdims=True), *rows]
-
-
-def _pad_states(parts: Sequence[_LearnerBlock]) -> list[list[Floats]]:
+def _pad_states(parts: Sequence[LearnerBlock]) -> list[list[Floats]]:
     """Pad the states of all parts to the same number with states of probability 0."""
     width = max(part.state_arrays[0].shape[1] for part in parts)
 
@@ -395,7 +239,7 @@ def _set_radio_rates(columns: dict[str, Floats], names: Sequence[str], table: Fl
         )
 
 
-def _apply_traces(parts: Sequence[_LearnerBlock]) -> tuple[BandwidthTrace, ...]:
+def _apply_traces(parts: Sequence[LearnerBlock]) -> tuple[BandwidthTrace, ...]:
     """Read the traces of all parts, apply their mean rates, and return those that vary."""
     keys = {part.bandwidth_trace: part.key for part in reversed(parts) if part.bandwidth_trace}
     traces = dict[str, BandwidthTrace]()

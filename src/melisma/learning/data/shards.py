@@ -158,7 +158,8 @@ class ShardFolder:
         content = encode_shard(Split(data.samples[part], data.labels[part]))
         sha256 = hashlib.sha256(content).hexdigest()
         path = self._folder / sha256
-        if not path.is_file():
+        # A power cut may have left an earlier process's file incomplete.
+        if not (path.is_file() and path.read_bytes() == content):
             partial = path.with_suffix(".part")
             write_private(partial, content)
             partial.replace(path)
@@ -166,14 +167,25 @@ class ShardFolder:
 
 
 class ShardCache:
-    """The shards and parts of shards stored on a device, up to `max_bytes` together."""
+    """The shards and parts of shards stored on a device, up to `max_bytes` together.
+
+    A shard of an earlier process is checked before its first use, as a power cut may have damaged
+    it: one whose hash is wrong is deleted.
+    """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         make_private_folder(folder)
         self._folder, self.max_bytes = folder, max_bytes
+        self._checked: set[str] = set()
 
     def __contains__(self, sha256: str) -> bool:
-        return (self._folder / sha256).is_file()
+        path = self._folder / sha256
+        if sha256 not in self._checked and path.is_file():
+            if _hash_file(path) == sha256:
+                self._checked.add(sha256)
+            else:
+                path.unlink()
+        return path.is_file()
 
     def hashes(self) -> set[str]:
         """Return the hashes of the complete shards."""
@@ -235,6 +247,7 @@ class ShardCache:
             part.unlink()
             raise DataError(f"received a shard with SHA-256 {actual}; expected {sha256}")
         part.replace(self._folder / sha256)
+        self._checked.add(sha256)
 
     def discard(self, sha256: str) -> None:
         """Delete the received part of an incomplete shard."""

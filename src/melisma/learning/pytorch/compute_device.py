@@ -5,7 +5,7 @@ A GPU is asynchronous: operations are queued and return at once. Times are right
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import torch
@@ -39,6 +39,12 @@ class ComputeDevice(Protocol):
     def free_bytes(self) -> int:
         """Return the memory that is free for data."""
 
+    def rng_states(self) -> dict[str, Tensor]:
+        """Return the state of each generator that a model may draw from, by name."""
+
+    def set_rng_states(self, states: Mapping[str, Tensor]) -> None:
+        """Set the generators to such states."""
+
 
 class Processor:
     """The CPU: operations are done when they return."""
@@ -56,6 +62,14 @@ class Processor:
     def free_bytes(self) -> int:
         """Return 0: batches are taken from the memory of the process, without copies."""
         return 0
+
+    def rng_states(self) -> dict[str, Tensor]:
+        """Return the state of the generator of the CPU."""
+        return {"cpu": torch.get_rng_state()}
+
+    def set_rng_states(self, states: Mapping[str, Tensor]) -> None:
+        """Set the generator of the CPU."""
+        torch.set_rng_state(states["cpu"])
 
 
 class Gpu:
@@ -83,6 +97,20 @@ class Gpu:
             return int(torch.cuda.mem_get_info(self.torch_device)[0])
         used = torch.mps.driver_allocated_memory()
         return max(0, int(torch.mps.recommended_max_memory()) - int(used))
+
+    def rng_states(self) -> dict[str, Tensor]:
+        """Return the states of the generators of the CPU and of the GPU."""
+        cuda = self.torch_device.type == "cuda"
+        own = torch.cuda.get_rng_state(self.torch_device) if cuda else torch.mps.get_rng_state()
+        return {"cpu": torch.get_rng_state(), self.torch_device.type: own}
+
+    def set_rng_states(self, states: Mapping[str, Tensor]) -> None:
+        """Set the generators of the CPU and of the GPU."""
+        torch.set_rng_state(states["cpu"])
+        if self.torch_device.type == "cuda":
+            torch.cuda.set_rng_state(states["cuda"], self.torch_device)
+        else:
+            torch.mps.set_rng_state(states["mps"])
 
 
 def available_devices() -> list[str]:

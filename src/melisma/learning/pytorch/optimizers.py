@@ -4,7 +4,8 @@ Creating the first of PyTorch's optimizer classes loads a compiler that is not u
 seconds on a server, and far more on a small device.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count, takewhile
 from typing import Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from melisma.errors import SettingError, suggest
+from melisma.errors import DataError, SettingError, suggest
 from melisma.fleet.task import OptimizerSettings
 
 
@@ -24,6 +25,15 @@ class FunctionalOptimizer(Protocol):
 
     def keep_first(self, count: int) -> None:
         """Keep the state of the first `count` rows along the first axis of every weight."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the state by name, without copies; empty before the first step."""
+
+    def load_state(self, state: Mapping[str, Tensor], weights: Sequence[Tensor]) -> None:
+        """Go on with the state of an optimizer of weights of these shapes.
+
+        Raise `DataError` if it is not the state of such an optimizer.
+        """
 
 
 class Sgd:
@@ -55,6 +65,16 @@ class Sgd:
         self._momenta = [
             momentum if momentum is None else momentum[:count] for momentum in self._momenta
         ]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the momenta."""
+        momenta = (momentum for momentum in self._momenta if momentum is not None)
+        return _numbered("momentum", momenta)
+
+    def load_state(self, state: Mapping[str, Tensor], weights: Sequence[Tensor]) -> None:
+        """Go on with these momenta."""
+        (momenta,) = _lists(state, ["momentum"])
+        self._momenta = [*_fit(momenta, weights)]
 
 
 class Adam:
@@ -96,6 +116,18 @@ class Adam:
         means, squares, steps = self._state
         self._state = [mean[:count] for mean in means], [sq[:count] for sq in squares], steps
 
+    def state(self) -> dict[str, Tensor]:
+        """Return the moments and the numbers of steps."""
+        parts = zip(("mean", "square", "steps"), self._state, strict=True)
+        return {name: t for part, list_ in parts for name, t in _numbered(part, list_).items()}
+
+    def load_state(self, state: Mapping[str, Tensor], weights: Sequence[Tensor]) -> None:
+        """Go on with these moments and numbers of steps."""
+        means, squares, steps = _lists(state, ["mean", "square", "steps"])
+        if [m.shape for m in means] != [s.shape for s in squares] or len(steps) != len(means):
+            raise DataError("the saved moments of the optimizer differ in their shapes")
+        self._state = _fit(means, weights), _fit(squares, weights), steps
+
 
 OPTIMIZERS: dict[str, Callable[[OptimizerSettings], FunctionalOptimizer]] = {
     "sgd": Sgd,
@@ -127,6 +159,36 @@ def add_proximal_gradient(weights: Sequence[Tensor], origin: Sequence[Tensor], p
 def is_plain_sgd(settings: OptimizerSettings) -> bool:
     """Whether a step is w (1 - lr weight_decay) - lr g, without state."""
     return OPTIMIZERS[settings.name] is Sgd and not settings.momentum
+
+
+def _numbered(name: str, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
+    return {f"{name}.{number}": tensor for number, tensor in enumerate(tensors)}
+
+
+def _lists(state: Mapping[str, Tensor], names: Sequence[str]) -> list[list[Tensor]]:
+    """Return the tensors of each name, in the order of their numbers."""
+    lists = [
+        [state[key] for key in takewhile(state.__contains__, (f"{name}.{n}" for n in count()))]
+        for name in names
+    ]
+    if sum(map(len, lists)) != len(state):
+        raise DataError(f"the saved state of the optimizer holds others than {', '.join(names)}")
+    return lists
+
+
+def _fit(tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors of the shapes of weights, in order, on their device.
+
+    Weights without a gradient have none. Raise `DataError` for tensors of other weights.
+    """
+    remaining, fitted = iter(weights), []
+    for tensor in tensors:
+        form = tensor.shape, tensor.dtype
+        weight = next((w for w in remaining if (w.shape, w.dtype) == form), None)
+        if weight is None:
+            raise DataError("the saved state of the optimizer is that of another model")
+        fitted.append(tensor.to(weight.device))
+    return fitted
 
 
 def _trainable(weights: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -14,12 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from melisma.errors import SettingError
+from melisma.errors import DataError, SettingError
 from melisma.fleet.task import Task
 from melisma.learning.batches import batch_indices
 from melisma.learning.data.datasets import Split
 from melisma.learning.pytorch.models import to_model_input
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
+from melisma.learning.stepper import StepperState
 from melisma.learning.trainer import Score
 
 
@@ -34,7 +35,7 @@ class TorchStepper:
         size = sum(weight.numel() for weight in self._model.parameters())
         self.vector = np.empty(size, np.float32)
         self.gradient_sum = np.zeros(size, np.float32)
-        self.visits = 0
+        self.visits = self._taken = 0
         self._sum, self._gradient = torch.from_numpy(self.gradient_sum), torch.zeros(size)
         self._trainable = _flatten_into(self._model, torch.from_numpy(self.vector), self._gradient)
         self._x, self._y = trainer.tensors(samples)
@@ -56,6 +57,7 @@ class TorchStepper:
                 weight.add_(gradient, alpha=-rate)
             self._sum.add_(self._gradient)
         self.visits += len(batch)
+        self._taken += 1
         return float(loss.item())
 
     def score(self, samples: Split) -> Score:
@@ -69,6 +71,22 @@ class TorchStepper:
         """Return copies of the parameters by name."""
         state = self._model.state_dict()
         return {name: tensor.numpy().copy() for name, tensor in state.items()}
+
+    def state(self) -> StepperState:
+        """Return the number of batches taken, and the random state of PyTorch."""
+        state = self._rng_state.numpy().tobytes()
+        return StepperState(batches=self._taken, visits=self.visits, rng_state=state)
+
+    def restore(self, state: StepperState) -> None:
+        """Skip the batches that were taken: their order follows from the seed."""
+        expected = self._rng_state.numel()
+        if len(state.rng_state) != expected:
+            found = len(state.rng_state)
+            raise DataError(f"{found} bytes of random state; this PyTorch expects {expected}")
+        for _ in range(self._taken, state.batches):
+            next(self._batches)
+        self._taken, self.visits = state.batches, state.visits
+        self._rng_state = torch.frombuffer(bytearray(state.rng_state), dtype=torch.uint8)
 
     @contextmanager
     def _own_rng_state(self) -> Iterator[None]:

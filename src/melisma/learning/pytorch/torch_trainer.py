@@ -1,7 +1,8 @@
 """Training with PyTorch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from math import nan
 from typing import Any
@@ -19,9 +20,13 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays, state_arrays
 from melisma.learning.pytorch.compute_device import ComputeDevice, LossQueue, choose_device
 from melisma.learning.pytorch.models import build_model, to_model_input
-from melisma.learning.pytorch.optimizers import add_proximal_gradient, optimizer_for
+from melisma.learning.pytorch.optimizers import (
+    FunctionalOptimizer,
+    add_proximal_gradient,
+    optimizer_for,
+)
 from melisma.learning.pytorch.resident_data import ResidentData
-from melisma.learning.trainer import Score, TrainingResult
+from melisma.learning.trainer import Score, TrainingResult, TrainingState
 
 
 def _mse(out: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
@@ -37,6 +42,17 @@ LOSSES: dict[str, Loss] = {
     "mse": _mse,
 }
 SCORE_BATCH = 1000  # samples per evaluation step
+
+
+@dataclass(frozen=True, eq=False)
+class _Restored:
+    """What the next training goes on from; `origin` are the weights it began with, for prox."""
+
+    optimizer: FunctionalOptimizer
+    origin: list[Tensor]
+    rng_states: dict[str, Tensor]
+    visits: int
+    loss_sum: float
 
 
 class TorchTrainer:
@@ -58,6 +74,9 @@ class TorchTrainer:
         self._initial = self._arrays()
         self.device = choose_device(device) if isinstance(device, str) else device
         self.model.to(self.device.torch_device)
+        self._losses: LossQueue | None = None
+        self._origin: list[Tensor] = []
+        self._restored: _Restored | None = None
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
@@ -80,17 +99,25 @@ class TorchTrainer:
         rng: np.random.Generator,
     ) -> TrainingResult:
         """Train as `Trainer` defines; the optimizer is reset unless the task keeps its state."""
+        restored, self._restored = self._restored, None
         self.load_for_training(parameters)
-        if not self._task.optimizer.keep:
+        if restored is not None:
+            self._optimizer = restored.optimizer
+        elif not self._task.optimizer.keep:
             self._optimizer = optimizer_for(self._task.optimizer)
         # Not `self.weights`: a model may replace its parameters when training begins.
         weights = list(self.model.parameters())
         origin = [weight.detach().clone() for weight in weights] if self.prox else []
+        self._origin = origin = origin if restored is None else restored.origin
         data = ResidentData(self.device, self.samples_tensor, self.labels_tensor)
         with _torch_seeded_by(rng):
+            if restored is not None:
+                self.device.set_rng_states(restored.rng_states)
             # The first batch is requested when the parameters are loaded.
             self.device.synchronize()
-            losses = LossQueue(self.device)
+            losses = self._losses = LossQueue(self.device)
+            if restored is not None:
+                losses.visits, losses.loss_sum = restored.visits, restored.loss_sum
             for batch in batches:
                 x, y = data.tensors(batch)
                 self.model.zero_grad()
@@ -102,6 +129,51 @@ class TorchTrainer:
                 losses.add(loss, len(batch))
             losses.drain()
         return training_result(self._arrays(), losses.visits, losses.loss_sum)
+
+    def checkpoint(self) -> TrainingState:
+        """Return copies of parameters, optimizer state and generators of the running training."""
+        if self._losses is None:
+            raise SettingError("there is no training to save; call checkpoint during train")
+        self._losses.drain()
+        tensors = {f"optimizer.{name}": t for name, t in self._optimizer.state().items()}
+        tensors |= {f"origin.{number}": start for number, start in enumerate(self._origin)}
+        tensors |= {f"rng.{name}": state for name, state in self.device.rng_states().items()}
+        extra = {name: array.copy() for name, array in state_arrays(tensors).items()}
+        return TrainingState(self._arrays(), extra, self._losses.visits, self._losses.loss_sum)
+
+    def restore(self, state: TrainingState) -> None:
+        """Let the next training continue from a state; raise `DataError` if it does not fit."""
+        weights = list(self.model.parameters())
+        # Copied into memory of torch.
+        tensors = {name: torch.from_numpy(array).clone() for name, array in state.extra.items()}
+        optimizer = optimizer_for(self._task.optimizer)
+        optimizer.load_state(_below("optimizer.", tensors), weights)
+        saved = _below("origin.", tensors)
+        origin = [saved[str(number)] for number in range(len(saved))]
+        if [start.shape for start in origin] != [w.shape for w in weights if self.prox]:
+            raise DataError("a saved training began with weights of another model, or another prox")
+        rng_states = _below("rng.", tensors)
+        if _forms(rng_states) != _forms(self.device.rng_states()):
+            raise DataError("a saved training drew from the generators of another device")
+        self._restored = _Restored(
+            optimizer,
+            [start.to(self.device.torch_device) for start in origin],
+            rng_states,
+            state.visits,
+            state.loss_sum,
+        )
+
+    def optimizer_state(self) -> dict[str, NDArray[Any]]:
+        """Return copies of the optimizer's state by name."""
+        state = state_arrays(self._optimizer.state())
+        return {name: array.copy() for name, array in state.items()}
+
+    def load_optimizer_state(self, state: Arrays) -> None:
+        """Let the next training begin with this state; raise `DataError` if it does not fit."""
+        optimizer = optimizer_for(self._task.optimizer)
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in state.items()}
+        optimizer.load_state(tensors, list(self.model.parameters()))
+        self._optimizer = optimizer
 
     def synchronize(self) -> None:
         """Wait until the device has done all queued operations."""
@@ -165,6 +237,15 @@ def _training_input(samples: Tensor) -> Tensor:
     Products may round differently in memory that NumPy has aligned.
     """
     return samples.clone() if samples.dtype == torch.float32 else to_model_input(samples)
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _forms(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
 
 
 def training_result(

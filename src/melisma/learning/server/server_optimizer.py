@@ -58,9 +58,30 @@ class ServerOptimizer:
             new[name] = (present[name] + step).astype(mean[name].dtype)
         return new
 
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The state as named arrays; empty if the optimiser has none."""
+        return {
+            f"{name}/{index}": array
+            for name, state in self._state.items()
+            for index, array in enumerate(state)
+        }
+
+    def load(self, arrays: Arrays, before: Arrays) -> None:
+        """Go on from a state, and from the one before it if it is undone, as `arrays` has them."""
+        self._state, self._before = _state_of(arrays), _state_of(before)
+
     def undo(self) -> None:
         """Return to the state before the latest step, because its result is not kept."""
         self._state = self._before
+
+
+def _state_of(arrays: Arrays) -> dict[str, State]:
+    state: dict[str, dict[int, NDArray[Any]]] = {}
+    for key, array in arrays.items():
+        name, _, index = key.rpartition("/")
+        state.setdefault(name, {})[int(index)] = array
+    return {name: tuple(parts[i] for i in range(len(parts))) for name, parts in state.items()}
 
 
 def trainable_arrays(trainer: Trainer) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ ends because the run ended   ends; with `stay` it waits for the next run
 meets another run            starts it again, to join that run
 is refused, needs a change   ends with the reason; with `stay` a refused one waits
 gives up on the orchestrator ends with the reason; with `stay` it waits
-fails or is killed           starts it again, after growing pauses
+fails or is killed           starts it again, at once and then after growing pauses
 ===========================  =====================================================
 
 Outside of the owner's limits the learner leaves the run, and is started again within them.
@@ -147,7 +147,10 @@ class Supervisor:
                 f"the learner process failed {self._failures} times in a row ({reason}): see "
                 f"{self.learner.log}"
             )
-        pause_s = min(FIRST_PAUSE_S * 2.0 ** (self._failures - 1), MAX_PAUSE_S)
+        # The orchestrator keeps the work of a learner that is back in a few seconds.
+        pause_s = 0.0
+        if self._failures > 1:
+            pause_s = min(FIRST_PAUSE_S * 2.0 ** (self._failures - 2), MAX_PAUSE_S)
         self.report(Restarting(reason, pause_s))
         self.sleep(pause_s)
 

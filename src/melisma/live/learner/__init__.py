@@ -7,6 +7,10 @@
     agent.py               polls the orchestrator and carries out its instructions
     connection.py          calls and downloads that are repeated until they are answered
     active_assignment.py   one assignment, its deadline, extensions and phases
+    training_spool.py      the training and the costs of this device in files, for its successor
+    training_saver.py      copies the state of a training, and restores it
+    saved_training.py      a training between two batches as bytes
+    resumption.py          the rest of a saved training when its assignment is repeated
     shard_requests.py      requests further shards, and releases those it will not get to
     fetcher.py             fetches shards in its own thread, also ahead of the next cycle
     downloader.py          fetches parameters and shards, resuming broken transfers

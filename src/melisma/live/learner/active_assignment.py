@@ -12,6 +12,8 @@ from melisma.errors import MelismaError
 from melisma.learning.data.datasets import Split
 from melisma.live.learner.device import Device
 from melisma.live.learner.fetcher import ShardFeed
+from melisma.live.learner.resumption import Resumption
+from melisma.live.learner.saved_training import SavedHeader
 from melisma.live.protocol import ExtendTraining, ShardRef, Train
 
 
@@ -38,6 +40,8 @@ class ActiveAssignment:
     feed: ShardFeed | None = None
     attempts: list[int] = field(default_factory=list)  # of each work item of the stream
     shards: list[ShardRef] = field(default_factory=list)  # of all work items
+    early: list[ExtendTraining] = field(default_factory=list)  # received before the training began
+    resumed_visits: int = 0  # made by an earlier process
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     requested_at: float = -inf  # when further shards were requested last
     has_released: bool = False  # whether shards were released
@@ -61,6 +65,20 @@ class ActiveAssignment:
         number = self.feed.stream.work_item if self.feed is not None else 0
         return self.attempts[max(number, 1) - 1]
 
+    def knows(self, extension: ExtendTraining) -> bool:
+        """Return whether this is the repetition of an extension."""
+        attempts = (*self.attempts, *(early.attempt for early in self.early))
+        return extension.attempt in attempts
+
+    def resume(self, header: SavedHeader, rest: Resumption) -> None:
+        """Count the work that an earlier process has done, and the time that it was gone."""
+        self.attempts, self.shards = list(rest.attempts), [s for work in rest.works for s in work]
+        self.visits = self.resumed_visits = header.counts.visits
+        self.trained_s = header.trained_s
+        for phase, seconds in zip(PHASES, header.phases, strict=True):
+            self.seconds[phase] += seconds
+        self.seconds["wait"] += max(header.left_s - self.train.seconds_left, 0.0)
+
     def add_extension(self, extension: ExtendTraining) -> None:
         """Record an extension, which is the next work item of the stream."""
         self.attempts.append(extension.attempt)
@@ -81,6 +99,16 @@ class ActiveAssignment:
         seconds, self._lap_at = now - self._lap_at, now
         self.seconds[phase] += seconds
         return seconds
+
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of each phase until now, between two batches."""
+        waited_s = self.feed.stream.waited_s if self.feed is not None else 0.0
+        train_s = time.monotonic() - self._lap_at - waited_s
+        return {
+            **self.seconds,
+            "train": self.seconds["train"] + train_s,
+            "fetch shards": self.seconds["fetch shards"] + waited_s,
+        }
 
     def charge(self, seconds: float, phase: str, instead_of: str) -> None:
         """Charge seconds that were charged to `instead_of` to another phase."""

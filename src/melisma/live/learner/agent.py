@@ -6,11 +6,10 @@ trains batches of the shards that have arrived. A learner stops training early e
 update by the deadline.
 """
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from math import isfinite
+from collections.abc import Callable
+from math import isfinite, nan
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,9 +20,9 @@ from numpy.typing import NDArray
 
 from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
-from melisma.cycle.learner import CostHistory, benchmark_s, reserve_s, shard_bound
+from melisma.cycle.learner import benchmark_s, reserve_s, shard_bound
 from melisma.disclosure import DISCLOSURE, Disclosure
-from melisma.errors import SettingError
+from melisma.errors import DataError, SettingError
 from melisma.fleet.rng import generator
 from melisma.learning.batches import BatchStream
 from melisma.learning.data.shards import ShardCache
@@ -41,13 +40,16 @@ from melisma.live.learner.device_reports import (
     ignore_report,
 )
 from melisma.live.learner.downloader import Downloader
-from melisma.live.learner.fetcher import Fetcher, ShardFeed, Source
+from melisma.live.learner.fetcher import Fetcher, ShardFeed
 from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.learner.local_data import check_local_data, read_local_data
+from melisma.live.learner.saved_training import SpoolOwner
 from melisma.live.learner.shard_requests import ShardRequests
 from melisma.live.learner.subset_benchmark import measure_speed, run_subset_benchmark
 from melisma.live.learner.trainer_setup import prepare_trainers, require_64_bit
-from melisma.text import visible
+from melisma.live.learner.training_saver import TrainingSaver
+from melisma.live.learner.training_spool import TrainingSpool, note
+from melisma.user_code import describe_error
 
 PROBE_S = 2.0
 """Time to measure the speed before the run begins; the benchmark of the run is more precise."""
@@ -96,9 +98,19 @@ class Agent:
         self._instructions: SimpleQueue[tuple[float, protocol.AnyInstruction | Exception]]
         self._instructions = SimpleQueue()
         self._assignments: dict[tuple[int, int], ActiveAssignment] = {}
+        self._received: set[tuple[int, int]] = set()  # the keys of all assignments
+        self._extending = threading.Lock()
         self._fetcher = Fetcher(self._downloader, self._device, self._end_with)
         self._requests = ShardRequests(self._task, session, orchestrator, self._fetcher)
-        self._costs: CostHistory | None = None
+        owner = SpoolOwner.of(registered.run, self._learner, self._task)
+        self._spool = TrainingSpool(settings.spool, owner)
+        self._saver = TrainingSaver(
+            self._spool, owner, self._trainer, self._fetcher, self._downloader, self._local_shards
+        )
+        if self._task.optimizer.keep:
+            self._saver.restore_optimizer()
+        self._costs = self._spool.costs
+        self._costs_reported = self._costs is None  # not those of an earlier process
         self._probed = False  # the speed was measured before the run began, and not since
 
     def run(self) -> bool:
@@ -128,6 +140,7 @@ class Agent:
                 case protocol.EvaluateModel():
                     self._evaluate_model(instruction)
                 case protocol.Leave():
+                    self._spool.clear()
                     return was_instructed
             was_instructed = True
 
@@ -156,6 +169,9 @@ class Agent:
         try:
             self._poll_until_end()
         except Exception as error:  # noqa: BLE001 - raised again in the main thread
+            # No update would be accepted: the main thread need not train until the deadline.
+            for assignment in list(self._assignments.values()):
+                assignment.withdraw()
             self._end_with(error)
 
     def _end_with(self, error: Exception) -> None:
@@ -169,29 +185,39 @@ class Agent:
                 "poll", self._session, self._progress(), self._slowness()
             )
             received_at = time.monotonic()
-            for instruction in protocol.parse_instructions(reply):
-                self._receive(instruction, received_at)
-                if isinstance(instruction, protocol.Leave):
-                    return
+            instructions = protocol.parse_instructions(reply)
+            # Extensions that come with an assignment are known before it is begun.
+            queued = [item for item in instructions if self._receive(item, received_at)]
+            for instruction in queued:
+                self._instructions.put((received_at, instruction))
+            if any(isinstance(instruction, protocol.Leave) for instruction in instructions):
+                return
 
-    def _receive(self, instruction: protocol.AnyInstruction, received_at: float) -> None:
+    def _receive(self, instruction: protocol.AnyInstruction, received_at: float) -> bool:
+        """Carry out what concerns the work of now; return whether the main thread does the rest.
+
+        An orchestrator that was restarted repeats assignments and extensions; these are ignored.
+        """
         match instruction:
             case protocol.StopTraining():
                 self._withdraw(instruction)
-                return
+                return False
             case protocol.ExtendTraining():
                 self._extend(instruction)
-                return
+                return False
             case protocol.PrefetchShards():
                 self._fetcher.fetch_ahead(instruction.shards)
-                return
+                return False
             case protocol.Train():
                 assignment = ActiveAssignment(instruction, received_at)
+                if assignment.key in self._received:
+                    return False
+                self._received.add(assignment.key)
                 self._assignments[assignment.key] = assignment
         if not isinstance(instruction, protocol.ComputeBound):
             # The downlink is needed, or measured.
             self._fetcher.fetch_ahead(())
-        self._instructions.put((received_at, instruction))
+        return True
 
     def _progress(self) -> tuple[int, int] | None:
         """Return cycle and visits of the latest assignment, if the scheme discloses progress."""
@@ -207,25 +233,40 @@ class Agent:
             assignment = self._assignments.get((cycle, attempt))
             if assignment and cycle == instruction.cycle and attempt <= instruction.attempt:
                 assignment.withdraw()
+        self._spool.withdraw(instruction.cycle, instruction.attempt)
 
     def _extend(self, extension: protocol.ExtendTraining) -> None:
-        """Add further shards to the assignment that is being trained."""
-        for assignment in list(self._assignments.values()):
-            feed = assignment.feed
-            if assignment.train.cycle != extension.cycle or feed is None or feed.ended:
-                continue
-            # One that the cache does not take is left, as if it had come after the training.
-            if self._downloader.fits([*assignment.shards, *extension.shards]):
-                assignment.add_extension(extension)
-                self._fetcher.add(feed, self._sources(extension), extension.passes)
+        """Add further shards to the assignment that is being trained, or will be."""
+        with self._extending:
+            for assignment in list(self._assignments.values()):
+                train = assignment.train
+                # An assignment has an earlier attempt than its extensions.
+                if train.cycle != extension.cycle or train.attempt >= extension.attempt:
+                    continue
+                if assignment.knows(extension):
+                    continue
+                if assignment.feed is None:
+                    assignment.early.append(extension)
+                elif not assignment.feed.ended:
+                    self._add_extension(assignment, assignment.feed, extension)
 
-    def _sources(self, work: protocol.Train | protocol.ExtendTraining) -> Sequence[Source]:
-        return [self._local_shards[number] for number in work.local_shards] or work.shards
+    def _add_extension(
+        self,
+        assignment: ActiveAssignment,
+        feed: ShardFeed,
+        extension: protocol.ExtendTraining,
+    ) -> None:
+        # One that the cache does not take is left, as if it had come after the training.
+        if self._downloader.fits([*assignment.shards, *extension.shards]):
+            assignment.add_extension(extension)
+            self._fetcher.add(feed, self._saver.sources(extension), extension.passes)
 
     def _run_benchmark(self, until_at: float) -> None:
-        """Measure this device and report its costs."""
+        """Measure this device and report its costs; once those of an earlier process, if known."""
         self._require_disclosure("costs")
-        self._measure(until_at)
+        if self._costs_reported:
+            self._measure(until_at)
+        self._costs_reported = True
         self._orchestrator.call("report_costs", self._session, self._cost_table())
 
     def _set_length(self, deadline_s: float) -> None:
@@ -270,6 +311,8 @@ class Agent:
                 upload=self._probe_uplink,
                 before=self._costs,
             )
+        self._spool.save_costs(self._costs)
+        self._costs_reported = True
         speed = self._task.shard_samples / float(self._costs.train_s.mean)
         self._report(Measured(speed, again=self._probed))
         self._probed = False
@@ -290,40 +333,92 @@ class Agent:
         try:
             self._upload(assignment, self._train(assignment))
         except WithdrawnError:
-            return
+            pass
         finally:
             del self._assignments[assignment.key]
+        self._spool.delete()
 
     def _train(self, assignment: ActiveAssignment) -> TrainingResult | None:
-        """Fetch the model and train until the deadline; None if no time is left to train."""
-        train = assignment.train
-        self._downloader.require_room(train.shards)
-        try:
-            with self._fetcher.downlink:
-                model = self._downloader.fetch_model(
-                    train.model, self._device, lambda: assignment.time_is_up(0.0)
-                )
-        finally:
-            down_s = assignment.lap("fetch model")
-            self._update_costs(down_s=down_s)
-        if model is None:
+        """Train until the deadline, from where a former process was; None if no time is left."""
+        self._downloader.require_room(assignment.train.shards)
+        resumed = self._resume(assignment)
+        if resumed is not None:
+            feed, model = resumed
+        elif (fetched := self._fetch_model(assignment)) is not None:
+            feed, model = self._start_feed(assignment), fetched
+        else:
             return None
-        assignment.upload_s = float(reserve_s(self._costs, self._task, down_s))
-        rng = generator(self._task.seed, "train", train.cycle, self._learner)
-        feed = self._start_feed(assignment, rng)
         try:
-            if not self._task.overlap and not self._wait_for_shards(assignment, feed):
+            waits = resumed is None and not self._task.overlap
+            if waits and not self._wait_for_shards(assignment, feed):
                 return None
-            return self._train_until_deadline(assignment, feed, model, rng)
+            return self._train_until_deadline(assignment, feed, model)
         finally:
             self._fetcher.end(feed)
             self._update_costs(ship_s=feed.observed_ship_s())
 
-    def _start_feed(self, assignment: ActiveAssignment, rng: np.random.Generator) -> ShardFeed:
-        """Announce the work of an assignment to a stream of batches, and start fetching it."""
-        extension = self._task.extension
-        stop = assignment.stop_signal(self._device, assignment.upload_s)
+    def _fetch_model(self, assignment: ActiveAssignment) -> dict[str, NDArray[Any]] | None:
+        """Fetch the model of an assignment; None if no time is left to train."""
+        try:
+            with self._fetcher.downlink:
+                model = self._downloader.fetch_model(
+                    assignment.train.model, self._device, lambda: assignment.time_is_up(0.0)
+                )
+        finally:
+            down_s = assignment.lap("fetch model")
+            self._update_costs(down_s=down_s)
+        assignment.upload_s = float(reserve_s(self._costs, self._task, down_s))
+        return model
 
+    def _start_feed(self, assignment: ActiveAssignment) -> ShardFeed:
+        """Announce the work of an assignment to a stream of batches, and start fetching it."""
+        train, feed = assignment.train, self._create_feed(assignment)
+        self._fetcher.begin(feed, self._saver.sources(train), train.passes)
+        self._open_feed(assignment, feed)
+        return feed
+
+    def _resume(
+        self, assignment: ActiveAssignment
+    ) -> tuple[ShardFeed, dict[str, NDArray[Any]]] | None:
+        """Go on with what a former process saved; None if there is nothing, or it does not fit."""
+        saved = self._spool.take(assignment.key)
+        if saved is None:
+            return None
+        assignment.upload_s = saved.header.upload_s
+        feed = self._create_feed(assignment)
+        # Its first shards had arrived before the first batch.
+        feed.hold_back = False
+        try:
+            rest, model = self._saver.restore(saved, assignment.train, assignment.early, feed)
+        except Exception as error:  # noqa: BLE001 - the trainer may be the user's
+            reason = str(error) if isinstance(error, DataError) else describe_error(error)
+            note(f"cycle {assignment.train.cycle} begins anew: its saved training: {reason}")
+            return None
+        assignment.resume(saved.header, rest)
+        feed.shipped, as_sources = saved.header.shipped, self._saver.as_sources
+        self._fetcher.resume(feed, [*map(as_sources, rest.works)], as_sources(rest.missing))
+        self._open_feed(assignment, feed)
+        if rest.released:
+            self._requests.release(assignment.train.cycle, rest.released)
+        return feed, model
+
+    def _open_feed(self, assignment: ActiveAssignment, feed: ShardFeed) -> None:
+        """Add the extensions that have been received, and from now on further ones."""
+        with self._extending:
+            early, assignment.early = assignment.early, []
+            for extension in early:
+                if extension.attempt not in assignment.attempts:
+                    self._add_extension(assignment, feed, extension)
+            assignment.feed = feed
+        if not self._task.extension:
+            feed.stream.close()
+        self._spool.begin(assignment.visits)
+
+    def _create_feed(self, assignment: ActiveAssignment) -> ShardFeed:
+        """Return a feed with a stream of batches that stops in time for the upload."""
+        train = assignment.train
+        rng = generator(self._task.seed, "train", train.cycle, self._learner)
+        stop = assignment.stop_signal(self._device, assignment.upload_s)
         waited_s = 0.0
 
         def stop_training() -> bool:
@@ -331,21 +426,17 @@ class Agent:
             feed.check()
             self._device.skip(stream.waited_s - waited_s)
             waited_s = stream.waited_s
-            if extension:
+            self._saver.save_if_due(assignment, feed)
+            if self._task.extension:
                 self._requests.send_if_due(assignment, feed, self._costs)
             return stop()
 
-        stream = BatchStream(self._task.batch, rng, stop_training, repeat=extension)
+        stream = BatchStream(self._task.batch, rng, stop_training, repeat=self._task.extension)
         feed = ShardFeed(
             stream=stream,
             time_is_up=lambda: assignment.time_is_up(assignment.upload_s),
             hold_back=not self._task.overlap,
         )
-        self._fetcher.begin(feed, self._sources(assignment.train), assignment.train.passes)
-        if not extension:
-            stream.close()
-        # From now on extensions are added to it.
-        assignment.feed = feed
         return feed
 
     def _wait_for_shards(self, assignment: ActiveAssignment, feed: ShardFeed) -> bool:
@@ -358,23 +449,30 @@ class Agent:
         return not feed.ended
 
     def _train_until_deadline(
-        self,
-        assignment: ActiveAssignment,
-        feed: ShardFeed,
-        model: dict[str, NDArray[Any]],
-        rng: np.random.Generator,
+        self, assignment: ActiveAssignment, feed: ShardFeed, model: dict[str, NDArray[Any]]
     ) -> TrainingResult:
+        """Train the batches of a feed, beginning with these parameters."""
         assignment.lap("load")
         batches = assignment.time_batches(feed.stream, self._device)
-        trained = self._trainer.train(model, batches, rng)
+        trained = self._trainer.train(model, batches, feed.stream.rng)
         self._device.finish_compute()
+        self._learn_costs(assignment, feed, trained)
+        if self._task.optimizer.keep:
+            self._saver.save_optimizer()
+        return trained
+
+    def _learn_costs(
+        self, assignment: ActiveAssignment, feed: ShardFeed, trained: TrainingResult
+    ) -> None:
+        """Correct the costs by the time of a training, as far as it was done in this process."""
         train_s = assignment.lap("train") - feed.stream.waited_s - assignment.setup_s
         assignment.charge(feed.stream.waited_s, "fetch shards", instead_of="train")
+        visits, rest_s = trained.visits - assignment.resumed_visits, nan
+        if not assignment.resumed_visits:
+            rest_s = assignment.seconds["wait"] + assignment.seconds["load"] + assignment.setup_s
         self._update_costs(
-            train_s=seconds_per(train_s, trained.visits / self._task.shard_samples),
-            rest_s=assignment.seconds["wait"] + assignment.seconds["load"] + assignment.setup_s,
+            train_s=seconds_per(train_s, visits / self._task.shard_samples), rest_s=rest_s
         )
-        return trained
 
     def _upload(self, assignment: ActiveAssignment, trained: TrainingResult | None) -> None:
         """Upload the update; without parameters if no sample was trained."""
@@ -394,15 +492,18 @@ class Agent:
         size_bytes = sum(array.nbytes for array in arrays.values())
         self._device.delay_upload(size_bytes)
         message = protocol.to_builtins(header)
-        refused = self._orchestrator.call(
+        refused, unanswered_s = self._orchestrator.call_timed(
             "upload_update", self._session, message, arrays, body_bytes=size_bytes
         )
         if refused:
-            sys.stderr.write(f"{visible(refused)}\n")
-        up_s = assignment.lap("upload")
+            note(refused)
+        # A restart of the orchestrator says nothing about the link.
+        up_s = assignment.lap("upload") - unanswered_s
         if trained:
             self._update_costs(up_s=up_s)
             self._fetcher.mark_reported(assignment.shards)
+        if self._costs is not None:
+            self._spool.save_costs(self._costs)
         self._report(
             CycleTrained(
                 cycle=header.cycle,

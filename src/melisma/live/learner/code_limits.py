@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
-from melisma.learning.trainer import Score, Trainer, TrainingResult, synchronize
+from melisma.learning.trainer import (
+    ResumableTrainer,
+    Score,
+    Trainer,
+    TrainingResult,
+    TrainingState,
+    synchronize,
+)
 
 MEMORY_FRACTION: Final = 0.75
 """The share of this machine's memory that such a process may use, unless its owner states it."""
@@ -76,3 +83,27 @@ class WatchedTrainer:
         """Evaluate the parameters on the samples."""
         with time_limit(self._seconds):
             return self._trainer.score(parameters, samples)
+
+
+class WatchedResumableTrainer(WatchedTrainer):
+    """A watched trainer whose trainings can be continued."""
+
+    def __init__(self, trainer: ResumableTrainer, deadline_s: float) -> None:
+        super().__init__(trainer, deadline_s)
+        self._resumable = trainer
+
+    def checkpoint(self) -> TrainingState:
+        """Return the state of the training that runs, within the limit of that training."""
+        return self._resumable.checkpoint()
+
+    def restore(self, state: TrainingState) -> None:
+        """Let the next training continue."""
+        with time_limit(self._seconds):
+            self._resumable.restore(state)
+
+
+def watch_trainer(trainer: Trainer, deadline_s: float) -> WatchedTrainer:
+    """Return a watched trainer; its trainings can be continued if those of `trainer` can."""
+    if isinstance(trainer, ResumableTrainer):
+        return WatchedResumableTrainer(trainer, deadline_s)
+    return WatchedTrainer(trainer, deadline_s)

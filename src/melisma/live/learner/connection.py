@@ -25,7 +25,9 @@ from melisma.errors import (
 )
 
 FIRST_PAUSE_S: Final = 0.2
-MAX_PAUSE_S: Final = 15.0
+MAX_PAUSE_S: Final = 5.0
+PAUSE_SPREAD: Final = 0.25
+"""Random part of a pause, so that learners do not all call at once."""
 GIVE_UP_S: Final = 600.0
 """Time without any answer after which the orchestrator is taken to be gone."""
 ANSWER_S: Final = 40.0
@@ -56,8 +58,10 @@ class Connection:
         give_up_s: float = GIVE_UP_S,
         on_retry: OnRetry = lambda _reason, _pause_s: None,
     ) -> None:
+        self._addresses = tuple(addresses)
         self._remotes = [axon.connect(a, token=token, certificate=certificate) for a in addresses]
         self._give_up_s, self._on_retry = give_up_s, on_retry
+        self._reported_until: dict[int, float] = {}  # by address
         self._lock = threading.Lock()
         self._current = 0
         self._answered_at = time.monotonic()
@@ -75,6 +79,12 @@ class Connection:
 
         Raises `UnreachableError` if there was no answer at all for `give_up_s`.
         """
+        result, _ = self.call_timed(method, *args, body_bytes=body_bytes)
+        return result
+
+    def call_timed(self, method: str, *args: Any, body_bytes: int = 0) -> tuple[Any, float]:
+        """Call a method as by `call`; return its result and the seconds of earlier attempts."""
+        first_at = time.monotonic()
         began_at, failures, call_id = time.monotonic(), 0, secrets.token_hex(16)
         deadline_s = ANSWER_S + body_bytes / MIN_UPLOAD_BYTES_PER_S
         while True:
@@ -82,6 +92,7 @@ class Connection:
             if time.monotonic() - began_at > SAME_CALL_S:
                 # The orchestrator may have forgotten the id. Methods may be called twice.
                 began_at, call_id = time.monotonic(), secrets.token_hex(16)
+            attempt_at = time.monotonic()
             try:
                 result = remote(call_id=call_id, deadline_s=deadline_s, retries=1)[method](*args)
             except (*UNANSWERED, *FORGOTTEN) as error:
@@ -94,7 +105,7 @@ class Connection:
                 raise
             else:
                 self._note_answer()
-                return result
+                return result, attempt_at - first_at
 
     def fetch(self, name: str, start: int = 0) -> Iterator[bytearray]:
         """Yield the bytes of a file from `start` on; go on after a lost line where it was cut."""
@@ -135,6 +146,19 @@ class Connection:
                     self._current = (number + 1) % len(self._remotes)
         # Each address is tried once without a long pause between.
         rounds = (failures - 1) // len(self._remotes)
-        pause_s = min(FIRST_PAUSE_S * 2.0**rounds, MAX_PAUSE_S) * self._random.uniform(0.75, 1.25)
-        self._on_retry(str(error).partition("\n")[0], pause_s)
+        spread = self._random.uniform(1.0 - PAUSE_SPREAD, 1.0 + PAUSE_SPREAD)
+        pause_s = min(FIRST_PAUSE_S * 2.0**rounds, MAX_PAUSE_S) * spread
+        reason = str(error).partition("\n")[0]
+        if isinstance(error, OSError):
+            reason = f"no answer from {self._addresses[number]} ({error.strerror or reason})"
+        self._report_retry(number, reason, pause_s)
         time.sleep(pause_s)
+
+    def _report_retry(self, number: int, reason: str, pause_s: float) -> None:
+        """Report an attempt that failed, unless another thread reports it for this address."""
+        now = time.monotonic()
+        with self._lock:
+            if now < self._reported_until.get(number, 0.0):
+                return
+            self._reported_until[number] = now + pause_s
+        self._on_retry(reason, pause_s)

@@ -19,7 +19,7 @@ from melisma.fleet.emulation import (
     constant_rate,
 )
 from melisma.fleet.states import cycle_states
-from melisma.fleet.variation import BandwidthTrace, Noise, Resource, Variation
+from melisma.fleet.variation import BandwidthTrace, Noise, Resource, Variation, VaryingLearners
 from melisma.learning.data.datasets import Split
 from melisma.live.learner.learner_settings import EmulatedDevice
 
@@ -27,8 +27,8 @@ from melisma.live.learner.learner_settings import EmulatedDevice
 class VaryingRate:
     """The factor of one resource of a device, on this machine's clock; computed once per change."""
 
-    def __init__(self, variation: Variation, resource: Resource, began_at: float) -> None:
-        self._variation, self._resource, self._began_at = variation, resource, began_at
+    def __init__(self, varying: VaryingLearners, resource: Resource, began_at: float) -> None:
+        self._varying, self._resource, self._began_at = varying, resource, began_at
         self._from, self._factor, self._until = inf, 1.0, -inf
 
     def __call__(self, at: float) -> tuple[float, float]:
@@ -36,7 +36,7 @@ class VaryingRate:
         if not self._from <= at < self._until:
             # The device's clock may be a moment before the start of the run.
             at_s = np.array([max(at - self._began_at, 0.0)])
-            factor, until_s = self._variation.rate(self._resource, np.array([0]), at_s)
+            factor, until_s = self._varying.rate(self._resource, np.array([0]), at_s)
             # At least a microsecond, since the sum of the two clocks is rounded.
             until = max(self._began_at + float(until_s[0]), at + 1e-6)
             self._from, self._factor, self._until = at, float(factor[0]), until
@@ -83,7 +83,7 @@ class Device:
     def _rate(self, resource: Resource) -> Rate:
         if self._variation is None or self._variation.is_constant:
             return constant_rate
-        return VaryingRate(self._variation, resource, self._began_at)
+        return VaryingRate(self._variation.of(np.array([0])), resource, self._began_at)
 
     def _state(self, emulated: EmulatedDevice, cycle: int) -> int:
         probabilities = np.array([[state[0] for state in emulated.states]])

@@ -67,11 +67,11 @@ class LearnerStarted(DeviceReport, frozen=True):
 
 
 class Registered(DeviceReport, frozen=True):
-    """The learner has registered for a run."""
+    """The learner has registered for a run of a task, with its cycles in words."""
 
     run: str
     task: str
-    deadline_s: float
+    cycles: str
 
 
 class Measured(DeviceReport, frozen=True):

@@ -86,7 +86,10 @@ class Downloader:
             return
         except DataError:
             cache.discard(sha256)
-            raise
+            if not received_bytes:
+                raise
+            # A power cut may have damaged the part of an earlier process.
+            self.fetch_shard(shard, device, time_is_up, needed)
 
     def fetch_again(self, shard: ShardRef, device: Device) -> None:
         """Fetch a shard that is in the cache and discard it, to measure the link."""

@@ -15,6 +15,7 @@ from melisma.cycle.learner import MIN_SHARD_FRACTION
 from melisma.errors import MelismaError
 from melisma.learning.batches import BatchStream
 from melisma.learning.data.datasets import Split
+from melisma.learning.stream_state import StreamState
 from melisma.live.learner.device import Device
 from melisma.live.learner.downloader import Downloader
 from melisma.live.protocol import ShardRef
@@ -34,6 +35,7 @@ class ShardFeed:
     time_is_up: Callable[[], bool]
     hold_back: bool
     waiting: deque[Source] = field(default_factory=deque)
+    works: list[list[Source]] = field(default_factory=list)  # of each work item of the stream
     all_fetched: threading.Event = field(default_factory=threading.Event)
     all_loaded: threading.Event = field(default_factory=threading.Event)
     ended: bool = False
@@ -91,10 +93,28 @@ class Fetcher:
 
     def begin(self, feed: ShardFeed, sources: Sequence[Source], passes: int) -> None:
         """Fetch the first shards of a feed, for passes over them; stop fetching ahead."""
-        with self._changed:
-            self._needed, self._ahead = [], []
-            self._feed = feed
+        self.resume(feed, [], [])
         self.add(feed, sources, passes)
+
+    def resume(
+        self, feed: ShardFeed, works: Sequence[Sequence[Source]], missing: Sequence[Source]
+    ) -> None:
+        """Fetch the shards that a restored stream has not, of all its work items.
+
+        Stop fetching ahead.
+        """
+        with self._changed:
+            feed.works = [list(sources) for sources in works]
+            feed.waiting.extend(missing)
+            sources = [source for work in works for source in work]
+            self._needed = [item.sha256 for item in sources if isinstance(item, ShardRef)]
+            self._feed, self._ahead = feed, []
+            self._changed.notify()
+
+    def snapshot(self, feed: ShardFeed) -> tuple[list[list[Source]], StreamState]:
+        """Return the shards of each work item of a feed, and the state of its stream."""
+        with self._changed:
+            return [list(work) for work in feed.works], feed.stream.state()
 
     def add(self, feed: ShardFeed, sources: Sequence[Source], passes: int) -> None:
         """Announce a work item to the stream of a feed, and fetch its shards after those waiting.
@@ -103,6 +123,7 @@ class Fetcher:
         """
         with self._changed:
             feed.stream.add_work(passes, [_sample_count(source) for source in sources])
+            feed.works.append(list(sources))
             feed.waiting.extend(sources)
             self._needed += [item.sha256 for item in sources if isinstance(item, ShardRef)]
             self._changed.notify()
@@ -124,6 +145,8 @@ class Fetcher:
             count = min(count, len(feed.waiting))
             released = [feed.waiting.pop() for _ in range(count)]
             feed.stream.withdraw_shards(count)
+            for _ in range(count):
+                next(work for work in reversed(feed.works) if work).pop()
         return [item.number for item in reversed(released) if isinstance(item, ShardRef)]
 
     def end(self, feed: ShardFeed) -> None:

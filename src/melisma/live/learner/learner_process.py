@@ -101,7 +101,7 @@ class LearnerProcess:
         reply = self._orchestrator.call("register", protocol.to_builtins(request))
         registered = protocol.parse(reply, protocol.RegisterResponse)
         self._registered, task = True, registered.task
-        self._report(Registered(registered.run, task.name, task.deadline_s))
+        self._report(Registered(registered.run, task.name, task.describe_cycles()))
         try:
             agent = Agent(
                 self._settings,

@@ -41,6 +41,7 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     A model of the task that is not built in is imported only from `allowed_modules`, which are
     searched for in `module_path`, too, or with `trust_code` from the source that the orchestrator
     offers. That code is limited to `memory_bytes`, by default 75 % of the memory.
+    In the folder `spool` it saves the training that it is at, for the process that replaces it.
     The process of a `supervised` learner writes reports to standard output, and leaves the run when
     its standard input is closed.
     """
@@ -59,4 +60,5 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     trust_code: bool = False
     memory_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
     local_data: str | None = None
+    spool: str | None = None
     supervised: bool = False

@@ -94,7 +94,7 @@ class ShardRequests:
     def _release(
         self, assignment: ActiveAssignment, feed: ShardFeed, left_s: float, train_s: float
     ) -> None:
-        cycle, waiting = assignment.train.cycle, len(feed.waiting)
+        waiting = len(feed.waiting)
         before_s = feed.stream.arrived_visits_left * train_s / self.task.shard_samples
         # Each waiting shard is begun once it has arrived and those before it are trained once.
         work_s = before_s + waiting * train_s
@@ -102,9 +102,13 @@ class ShardRequests:
         count = int(shards_to_release(left_s, work_s, fetch_s, train_s, ship_s))
         if count and (numbers := self._fetcher.release(feed, count)):
             assignment.has_released = True
-            self._calls.put(
-                lambda: self._orchestrator.call("release_shards", self._session, cycle, numbers)
-            )
+            self.release(assignment.train.cycle, numbers)
+
+    def release(self, cycle: int, numbers: list[int]) -> None:
+        """Tell the orchestrator that these shards will not be trained."""
+        self._calls.put(
+            lambda: self._orchestrator.call("release_shards", self._session, cycle, numbers)
+        )
 
     def _send(self) -> None:
         while True:

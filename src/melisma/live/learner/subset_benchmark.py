@@ -12,8 +12,8 @@ from melisma.cycle.learner import (
     BENCHMARK_FETCH_FRACTION,
     SUBSET_SHARDS,
     UNKNOWN_BIAS,
-    UPLOAD_FRACTION,
     CostHistory,
+    probe_bytes,
 )
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import Split
@@ -92,7 +92,7 @@ def _predict_upload_s(upload: Callable[[int], None], update_bytes: int) -> float
     The empty one takes the time of a call; only the rest grows with the bytes.
     """
     seconds = []
-    part_bytes = max(1, round(UPLOAD_FRACTION * update_bytes))
+    part_bytes = max(1, probe_bytes(update_bytes))
     for size_bytes in (0, part_bytes):
         began = time.monotonic()
         upload(size_bytes)

@@ -9,10 +9,10 @@ from melisma.cycle.learner import benchmark_s
 from melisma.errors import SettingError
 from melisma.learning.trainer import Trainer
 from melisma.live.learner.code_limits import (
-    WatchedTrainer,
     default_memory_bytes,
     limit_memory,
     time_limit,
+    watch_trainer,
 )
 from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.learner.trusted_code import Files, permit_model
@@ -52,7 +52,7 @@ def prepare_trainers(
 
     def build_watched() -> Trainer:
         with time_limit(BUILD_S):
-            return WatchedTrainer(build(), max(task.total_s or task.deadline_s, benchmark_s(task)))
+            return watch_trainer(build(), max(task.total_s or task.deadline_s, benchmark_s(task)))
 
     if not trusted:
         permit_model(task.model, settings.allowed_modules, registered.bundle, None)

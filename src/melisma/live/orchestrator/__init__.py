@@ -14,8 +14,12 @@
     enrolment.py                the exchange of a join token for an entry in the registry
     status_service.py           the status of the run, for its owner
     running_orchestrator.py     the orchestrator that runs on this machine now
+    session_records.py          the sessions of learners in the journal
     mailbox.py                  instructions that wait until a learner polls
     run_store.py                shards, parameters and updates on disk
+    run_journal.py              the steps of the run, on disk before anything depends on them
+    parameter_files.py          the parameters by version
+    full_disk.py                waits a while for space on the disk
     federated_evaluator.py      evaluation by learners where the orchestrator has no test data
     combined_score.py           the score from the sums of learners, with a bound for each of them
 """

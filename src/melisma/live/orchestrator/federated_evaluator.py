@@ -36,7 +36,7 @@ class FederatedEvaluator:
         """
         self._cycle, self._scores = cycle, {}
         boxes = self._mailboxes
-        self._asked = [k for k in learners if boxes[k].joined and boxes[k].open_work is None]
+        self._asked = [k for k in learners if is_idle(boxes[k])]
         for learner in self._asked:
             boxes[learner].put(EvaluateModel(cycle, model))
         try:
@@ -63,9 +63,19 @@ class FederatedEvaluator:
 
     def _is_waiting(self) -> bool:
         return any(
-            self._mailboxes[learner].joined and learner not in self._scores
+            is_joined(self._mailboxes[learner]) and learner not in self._scores
             for learner in self._asked
         )
+
+
+def is_joined(mailbox: Mailbox) -> bool:
+    """Return whether a learner has joined and does not restart."""
+    return mailbox.joined and not mailbox.restarts
+
+
+def is_idle(mailbox: Mailbox) -> bool:
+    """Return whether a learner has joined and has no work."""
+    return is_joined(mailbox) and mailbox.open_work is None
 
 
 def most_held_out(declared_samples: int) -> int:

@@ -26,6 +26,7 @@ from melisma.axon import Credentials
 from melisma.axon.server.authentication import ANONYMOUS, OWNER, OnRefused
 from melisma.errors import RefusedError, UnauthorizedError
 from melisma.live.join_string import TOKEN_BYTES
+from melisma.live.orchestrator.mailbox import Mailbox
 from melisma.live.orchestrator.registry import RESERVED_NAMES, Registry, unique_name
 
 JOINING: Final = "joining:"
@@ -109,6 +110,12 @@ class DeviceAuthenticator:
         self._owner_token, self._allow_anonymous = owner_token, allow_anonymous
         self._names: dict[str, str] = {}  # of this run, by fingerprint
 
+    def keep_names(self, learners: Iterable[Mailbox]) -> None:
+        """Let devices keep the names that they have in a run that is resumed."""
+        for mailbox in learners:
+            if mailbox.fingerprint is not None:
+                self._names[mailbox.fingerprint] = mailbox.name
+
     def names_in_use(self) -> set[str]:
         """Return the names that devices have in this run."""
         return set(self._names.values())
@@ -153,10 +160,7 @@ class DeviceAuthenticator:
                 "melisma join STRING with its current join string"
             )
         if learner.revoked_at is not None:
-            raise UnauthorizedError(
-                f"the identity of {learner.name} was revoked: ask the owner of the orchestrator, "
-                "then use melisma join --new-identity STRING"
-            )
+            raise UnauthorizedError(learner.revocation)
         if fingerprint not in self._names:
             self._names[fingerprint] = self._unique(learner.name)
         return self._names[fingerprint]

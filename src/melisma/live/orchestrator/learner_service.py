@@ -2,13 +2,15 @@
 
 Every call is attributed to the learner whose credential it carries, whatever the message says, and
 belongs to one session of that learner, which begins with `register`. An update is on disk before
-it counts; one that does not fit the model is refused with the reason.
+it counts; one that does not fit the model is refused with the reason. A reply on which a learner
+relies waits until the events before it are on disk.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -22,8 +24,16 @@ from melisma.axon.server.authentication import OnRefused
 from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
+from melisma.cycle.restarts import restart_limit_s
 from melisma.disclosure import DISCLOSURE, Disclosure
-from melisma.errors import DataError, RefusedError, SupersededError, UnregisteredError
+from melisma.errors import (
+    BusyError,
+    DataError,
+    RefusedError,
+    SupersededError,
+    UnauthorizedError,
+    UnregisteredError,
+)
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
@@ -31,8 +41,16 @@ from melisma.live.orchestrator.learner_authentication import check_learner
 from melisma.live.orchestrator.mailbox import MAX_POLL_S, Mailbox, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
+from melisma.live.orchestrator.session_records import put_session
 from melisma.live.orchestrator.strict_methods import StrictMethods
-from melisma.live.plausible import check_costs, check_local_shard_samples, check_phases
+from melisma.live.plausible import (
+    check_costs,
+    check_evaluation,
+    check_local_shard_samples,
+    check_phases,
+)
+from melisma.live.run_resumption import RunResumption
+from melisma.runs.recovery import RecoveredRun
 from melisma.text import visible
 
 POLLS_PER_SILENCE_LIMIT: Final = 4
@@ -55,6 +73,8 @@ LIST_BYTES: Final = 1 << 20
 UPLOAD_METHODS: Final = ("upload_update", "probe_uplink")
 FIELD_BYTES: Final = 1 << 10
 """The most that an update needs for an array beside its elements: name, shape, alignment."""
+RELIED_ON: Final = (protocol.Train, protocol.ExtendTraining, protocol.StopTraining)
+"""Instructions that a learner follows even if the orchestrator forgets them in a power cut."""
 METHODS: Final = ("register", *SMALL_METHODS, *LIST_METHODS, *UPLOAD_METHODS)
 
 
@@ -77,6 +97,15 @@ class EventHandler(Protocol):
 
     def handle(self, event: events.AnyEvent) -> None:
         """Handle an event."""
+
+    def resume(self, run: RecoveredRun, downtime_s: float) -> None:
+        """Go on with a run that an earlier process began."""
+
+    def continue_run(self, run: RecoveredRun, goal: events.TaskContinued) -> None:
+        """Go on after the end of a run."""
+
+    async def synced(self) -> None:
+        """Return when all events before are on disk."""
 
     def fail(self, error: Exception) -> None:
         """End the run with an error."""
@@ -159,7 +188,8 @@ class LearnerService:
         """Start a session of the learner that calls, the first call of each session.
 
         Return its number, the task and its benchmark shards. An earlier session of the learner
-        ends: it leaves the run, and its further calls raise `SupersededError`.
+        ends: its further calls raise `SupersededError`. Its work goes on when the learner has
+        joined again.
         """
         request, call = protocol.parse_registration(message), current_call()
         known = len(self._mailboxes)
@@ -167,6 +197,7 @@ class LearnerService:
         if learner >= known:
             self._emit(events.LearnersRegistered, learner, names=(call.caller,))
         self._start_session(learner, request.session)
+        await self._handler.synced()
         if self._store.samples:
             numbers = subset_shards(self._task, np.array([learner])).values.tolist()
         shards, hold_back = self._store.shard_refs(numbers), not len(self._spec.test)
@@ -189,13 +220,19 @@ class LearnerService:
         mailbox, call = self._mailboxes[learner], current_call()
         if mailbox.session == session:
             return
-        # The work of the last learner is not handed on: it goes on when the learner has joined.
-        if mailbox.joined and self._joined_count() > 1:
-            self._leave(mailbox, learner, f"{mailbox.name}: registered again from {call.host}")
         mailbox.start_session(session)
         mailbox.called_s = mailbox.heard_s = self._handler.now()
         mailbox.fingerprint, mailbox.host = call.fingerprint, call.host
         self._on_change(mailbox, "registered")
+        put_session(self._store.journal, learner, mailbox)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write the records of sessions, without any step."""
+        try:
+            self._store.journal.flush()
+        except OSError as error:
+            raise BusyError(f"the orchestrator cannot write: {error.strerror}") from error
 
     async def join(self, session: str, message: Any) -> None:
         """Add a learner that is ready to the run, or to those with which it will begin."""
@@ -205,6 +242,10 @@ class LearnerService:
             # A device may have data of its own that this run does not use.
             request = msgspec.structs.replace(request, local_shard_samples=())
         samples = request.local_shard_samples
+        if mailbox.request == request and not mailbox.left:
+            # A restart of the orchestrator, or a lost line, hid the reply to the first call.
+            await self._handler.synced()
+            return
         if mailbox.request is not None or mailbox.left:
             raise RefusedError(f"{mailbox.name} has already joined; a learner joins a run once")
         if self._task.mode == "federated" and not samples:
@@ -220,7 +261,14 @@ class LearnerService:
         mailbox.clear()
         mailbox.request, mailbox.open_work = request, None
         self._on_change(mailbox, "ready")
-        self._join([learner])
+        if mailbox.joined and resumes(request, mailbox.earlier_request):
+            self._resume([learner])
+        elif mailbox.joined:
+            self._leave(mailbox, learner, f"{mailbox.name}: joined again with other data")
+            self._join([learner])
+        else:
+            self._join([learner])
+        await self._handler.synced()
 
     def _check_disclosure(self, name: str, discloses: Disclosure) -> None:
         """Refuse a learner with which the scheme cannot plan: its owner is not that of the run.
@@ -245,11 +293,52 @@ class LearnerService:
                 self._emit(events.IdentitiesShared, learner, reason=mailbox.conflict)
         self._join(ready)
 
+    def resume_run(self, resumption: RunResumption) -> None:
+        """Go on with a run that an earlier process began, and with the learners that are there.
+
+        Those whose session was restored go on by themselves. Of the others, those that the run
+        knows resume their work, and those that it does not know join. All join a run that had
+        ended.
+        """
+        goal = resumption.continued(len(self._mailboxes.ready))
+        if goal is not None:
+            self._handler.continue_run(resumption.run, goal)
+            self._join(self._mailboxes.ready)
+            return
+        learners = resumption.run.machine.state.learners
+        present = set(np.flatnonzero(learners.present).tolist())
+        downtime_s = 0.0 if resumption.stands_still else self._store.journal.downtime_s()
+        self._handler.resume(resumption.run, downtime_s)
+        restored = {n for n, mailbox in enumerate(self._mailboxes) if mailbox.joined}
+        ready = set(self._mailboxes.ready) - restored
+        for learner in sorted(present - ready - restored):
+            name = self._mailboxes[learner].name
+            self._emit(events.LearnersLeft, learner, reason=f"{name}: did not come back")
+        if back := sorted(ready & present):
+            self._resume(back)
+        if new := sorted(ready - present):
+            self._join(new)
+
+    def _resume(self, learners: Sequence[int]) -> None:
+        """Let learners that restarted go on with their work."""
+        for learner in learners:
+            mailbox = self._mailboxes[learner]
+            mailbox.clear()
+            mailbox.joined, mailbox.earlier_request = True, None
+            put_session(self._store.journal, learner, mailbox)
+        event = events.LearnersResumed(at_s=self._handler.now(), learners=np.array(learners))
+        self._handler.handle(event)
+
     def _join(self, learners: Sequence[int]) -> None:
         """Let learners that are ready join, if the run has begun."""
         mailboxes = [self._mailboxes[learner] for learner in learners]
         for mailbox in mailboxes:
             mailbox.joined, mailbox.silent = self._handler.started, False
+            mailbox.earlier_request = None
+        for learner in learners:
+            put_session(self._store.journal, learner, self._mailboxes[learner])
+        if not self._handler.started:
+            self._flush()
         self._mailboxes.became_ready.set()
         requests = [mailbox.request for mailbox in mailboxes if mailbox.request is not None]
         samples = [np.array(request.local_shard_samples, np.int64) for request in requests]
@@ -281,7 +370,11 @@ class LearnerService:
             self._emit(events.ProgressReported, learner, cycle=cycle, visits=np.array([visits]))
             timeout_s = min(timeout_s, self._task.deadline_s / PROGRESS_REPORTS_PER_CYCLE)
         instructions = await mailbox.get(timeout_s)
+        if any(isinstance(item, RELIED_ON) for item in instructions):
+            await self._handler.synced()
         self._check_session(session)
+        if mailbox.refusal:
+            raise UnauthorizedError(mailbox.refusal)
         return [protocol.to_builtins(item) for item in instructions]
 
     async def probe_uplink(self, session: str, body: dict[str, NDArray[Any]]) -> None:  # noqa: ARG002 - discarded
@@ -319,6 +412,7 @@ class LearnerService:
         released = RaggedArray.from_rows([np.array(numbers, dtype=np.int64)])
         number = protocol.parse(cycle, protocol.NonNegativeInt)
         self._emit(events.ShardsReleased, learner, cycle=number, shards=released)
+        await self._handler.synced()
 
     async def upload_update(
         self, session: str, message: Any, parameters: dict[str, NDArray[Any]]
@@ -328,11 +422,10 @@ class LearnerService:
         at_s, header = self._handler.now(), protocol.parse(message, protocol.UpdateHeader)
         assignment = learner, header.cycle, header.attempt
         if assignment in self._receiving:
-            return f"the update of {mailbox.name} is already being received"
+            raise BusyError(f"the update of {mailbox.name} is already being received")
         phases = check_phases(header.phases)
         visits = min(header.visits, self._handler.most_visits(learner, header.cycle))
-        refused = await self._spool(assignment, parameters) if visits else ""
-        self._check_session(session)
+        refused = await self._spool(assignment, parameters, session) if visits else ""
         if header.costs and not refused:
             self._report_costs(learner, header.costs, at_s)
         # The learner cannot know how long its upload takes until it has ended.
@@ -340,8 +433,8 @@ class LearnerService:
         upload_s = max(0.0, at_s - dispatched_s - sum(phases[:-1]))
         mailbox.end_work(header.cycle)
         train_s = phases[events.PHASES.index("train")]
-        if mailbox.samples_per_s is not None and visits and train_s > 0:
-            # Only of learners that disclose their speed.
+        discloses_speed = mailbox.request is not None and mailbox.request.discloses == "costs"
+        if discloses_speed and visits and train_s > 0:
             mailbox.samples_per_s = visits / train_s
         self._handler.handle(
             events.UpdatesReceived(
@@ -357,16 +450,14 @@ class LearnerService:
                 refused=refused,
             )
         )
+        await self._handler.synced()
         return refused
 
     async def report_evaluation(self, session: str, message: Any) -> None:
         """Record a learner's evaluation of the model."""
         learner, _ = self._member(session)
         sums = protocol.parse(message, protocol.EvaluationSums)
-        if sums.correct > sums.labels:
-            raise RefusedError(f"correct = {sums.correct} exceeds labels = {sums.labels}")
-        if not isfinite(sums.loss_sum):
-            raise RefusedError(f"loss_sum = {sums.loss_sum} is not finite")
+        check_evaluation(sums)
         loss_sum = sums.loss_sum if sums.finite else nan
         score = Score(sums.samples, loss_sum, sums.correct, sums.labels)
         self._evaluator.add(learner, sums.cycle, score)
@@ -380,9 +471,13 @@ class LearnerService:
         own_name = f"{mailbox.name}: "
         self.remove_learner(learner, own_name + problem.removeprefix(own_name))
 
-    def remove_learner(self, learner: int, reason: str) -> None:
-        """Record that a learner has left; only the first reason counts."""
+    def remove_learner(self, learner: int, reason: str, refusal: str = "") -> None:
+        """Record that a learner has left; only the first reason counts.
+
+        With a `refusal` its polls are refused instead of told to leave.
+        """
         mailbox = self._mailboxes[learner]
+        mailbox.refusal = refusal
         if mailbox.left:
             return
         # Its process may have ended while it polled.
@@ -415,6 +510,14 @@ class LearnerService:
             is_last = mailbox.joined and self._joined_count() == 1
             if mailbox.ready and mailbox.is_overdue(silence_s) and not is_last:
                 self._set_silent(learner, f"{mailbox.name}: no sign of life for {silence_s:.1f} s")
+            if mailbox.restarts and silence_s > self._restart_s and not is_last:
+                problem = f"not ready {silence_s:.1f} s after it registered again"
+                self._leave(mailbox, learner, f"{mailbox.name}: {problem}")
+
+    @property
+    def _restart_s(self) -> float:
+        """The time in which a learner that has registered again has to be ready."""
+        return restart_limit_s(self._task.deadline_s)
 
     def _set_silent(self, learner: int, reason: str) -> None:
         mailbox = self._mailboxes[learner]
@@ -429,14 +532,26 @@ class LearnerService:
 
     def _leave(self, mailbox: Mailbox, learner: int, reason: str) -> None:
         mailbox.joined, mailbox.open_work, mailbox.departure = False, None, reason
+        mailbox.earlier_request = None
+        put_session(self._store.journal, learner, mailbox)
+        if not self._handler.started:
+            # The next record of a session writes this one, too.
+            with suppress(BusyError):
+                self._flush()
         self._on_change(mailbox, "left")
         self._evaluator.recheck()
         self._emit(events.LearnersLeft, learner, reason=reason)
 
     async def _spool(
-        self, assignment: tuple[int, int, int], parameters: dict[str, NDArray[Any]]
+        self,
+        assignment: tuple[int, int, int],
+        parameters: dict[str, NDArray[Any]],
+        session: str,
     ) -> str:
-        """Spool and accept an update if it would count; return why it is refused."""
+        """Spool and accept an update if it would count; return why it is refused.
+
+        Raise `SupersededError` if another session of the learner has started meanwhile.
+        """
         if not self._handler.expects(*assignment):
             return ""
         self._receiving.add(assignment)
@@ -452,11 +567,16 @@ class LearnerService:
             raise
         finally:
             self._receiving.discard(assignment)
+        try:
+            self._check_session(session)
+        except SupersededError:
+            self._store.discard(assignment)
+            raise
         # The update may have become too late, or its learner silent, while it was written.
         if self._handler.expects(*assignment):
             self._store.accept(assignment, stored)
         else:
-            stored.path.unlink(missing_ok=True)
+            self._store.discard(assignment)
         return ""
 
     def _report_costs(self, learner: int, costs: Any, at_s: float) -> None:
@@ -503,6 +623,7 @@ class LearnerService:
             f"{mailbox.name}: its identity is in use twice, at {hosts}; if the disk of a device "
             "was copied, run melisma join --new-identity on the copy"
         )
+        put_session(self._store.journal, learner, mailbox)
         self._on_change(mailbox, "copied")
         self._emit(events.IdentitiesShared, learner, reason=mailbox.conflict)
 
@@ -527,3 +648,11 @@ class LearnerService:
                 "melisma join --new-identity on the copy"
             )
         return learner, mailbox
+
+
+def resumes(request: protocol.JoinRequest, earlier: protocol.JoinRequest | None) -> bool:
+    """Return whether a learner that joins again has the data and the privacy that it had before."""
+    if earlier is None:
+        return False
+    names = ("discloses", "local_shard_samples")
+    return all(getattr(request, name) == getattr(earlier, name) for name in names)

@@ -11,6 +11,7 @@ from melisma.fleet.finish_time import parse_finish_time
 from melisma.live.orchestrator.mailbox import Mailboxes
 
 DEFAULT_UNTIL_READY_S = 60.0
+TIME_FORMAT = "%Y-%m-%d %H:%M"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class StartCondition:
         when = f"at {self.until_ready}" if is_time else f"in {self.until_ready:g} s"
         after = f"{when} with those that are ready"
         return f"when {count}, or {after}" if self.learners is not None else after
+
+    @property
+    def begins_at(self) -> str | None:
+        """The local date and time at which the run begins, None if no time is set."""
+        return None if self._begin_at is None else f"{self._begin_at:{TIME_FORMAT}}"
 
     def left_s(self, now: datetime) -> float | None:
         """Return the seconds until the run begins with those that are ready, if it does so."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, overload
 
 from melisma.cycle.learner import MAX_ABSENCE_S
-from melisma.errors import RefusedError, UnregisteredError
+from melisma.errors import BusyError, RefusedError, UnregisteredError
 from melisma.live.protocol import AnyInstruction, JoinRequest, Leave
 
 InstructionFactory = Callable[[], AnyInstruction]
@@ -32,7 +32,8 @@ class Mailbox:
     session: str | None = None
     replaced_sessions: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_REPLACED))
     request: JoinRequest | None = None  # with which it is ready to join, or has joined
-    joined: bool = False  # the run has begun, and the learner is part of it
+    earlier_request: JoinRequest | None = None  # of the session before, whose work is kept
+    joined: bool = False  # the run has begun, and the learner is part of it; also in a restart
     left: bool = False
     silent: bool = False
     fingerprint: str | None = None  # of its certificate
@@ -41,9 +42,10 @@ class Mailbox:
     superseded_calls: int = 0  # of sessions that another one had replaced
     conflict: str = ""  # where its identity is in use twice
     departure: str = ""  # why it left last
+    refusal: str = ""  # why its calls are refused from now on
     samples_per_s: float | None = None  # as it measured
     slowness: str = ""  # why its device runs slower than it could
-    called_s: float = 0.0  # when it last called, or was given work
+    called_s: float = 0.0  # when it last called, or was first given work after that
     heard_s: float = 0.0  # when it last called
     silence_limit_s: float = 0.0
     open_work: tuple[int, int] | None = None  # cycle and latest attempt of its assignment
@@ -51,11 +53,17 @@ class Mailbox:
     _pending: list[InstructionFactory] = field(default_factory=list)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: bool = False
+    _resumable: bool = False
 
     @property
     def ready(self) -> bool:
         """Whether the learner would train: it asked to join, and has neither left nor is silent."""
         return self.request is not None and not self.left and not self.silent
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the learner has registered again, and not joined again yet."""
+        return self.earlier_request is not None and self.request is None
 
     @property
     def declared_samples(self) -> int:
@@ -68,13 +76,14 @@ class Mailbox:
         return silence_s > (self.silence_limit_s if at_work else MAX_IDLE_SILENCE_S)
 
     def start_session(self, session: str) -> None:
-        """Forget the session before, as if the learner had never joined; end its polls."""
+        """Forget the session before, but for its work if the learner joined; end its polls."""
         if self.session is not None:
             self.replaced_sessions.append(self.session)
-        self.session, self.request = session, None
-        self.joined = self.left = self.silent = self.dismissed = False
+        # The run goes on with a learner that restarts quickly.
+        self.earlier_request = self.request or self.earlier_request if self.joined else None
+        self.session, self.request, self.samples_per_s = session, None, None
+        self.left = self.silent = self.dismissed = False
         self.open_work = None
-        self.dispatched_s.clear()
         self._pending.clear()
         before, self._arrived = self._arrived, asyncio.Event()
         before.set()
@@ -102,9 +111,12 @@ class Mailbox:
         if not self._closed and not self.left:
             self._arrived.clear()
 
-    def close(self) -> None:
-        """Answer every poll, pending or future, of any session with `Leave` and without delay."""
-        self._closed = True
+    def close(self, *, resumable: bool = False) -> None:
+        """Answer every poll, pending or future, of any session with `Leave` and without delay.
+
+        In a run that can be resumed, raise `BusyError` instead: the learner calls again later.
+        """
+        self._closed, self._resumable = True, resumable
         self._arrived.set()
 
     async def get(self, timeout_s: float) -> list[AnyInstruction]:
@@ -119,6 +131,8 @@ class Mailbox:
             return []
         if arrived is not self._arrived:
             return []
+        if self._resumable:
+            raise BusyError("the orchestrator has failed, and can be resumed: call again later")
         instructions = [create() for create in self._pending]
         self._pending.clear()
         if self._closed or self.left:
@@ -142,7 +156,7 @@ class Mailboxes(Sequence[Mailbox]):
         self.grows, self._max_learners = max_learners is not None, max_learners or len(self._items)
         self.became_ready = asyncio.Event()
         self.on_fetch: Callable[[int], None] = lambda _learner: None
-        self._closed = False
+        self._closed = self._resumable = False
 
     @property
     def max_learners(self) -> int:
@@ -204,11 +218,13 @@ class Mailboxes(Sequence[Mailbox]):
             self._numbers[name] = len(self._items)
             self._items.append(Mailbox(name))
             if self._closed:
-                self._items[-1].close()
+                self._items[-1].close(resumable=self._resumable)
         return self.number(name)
 
-    def close(self) -> None:
+    def close(self, *, resumable: bool = False) -> None:
         """Close all mailboxes, and those that are opened later."""
-        self._closed = True
+        if self._closed:
+            return
+        self._closed, self._resumable = True, resumable
         for mailbox in self._items:
-            mailbox.close()
+            mailbox.close(resumable=resumable)

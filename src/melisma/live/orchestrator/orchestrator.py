@@ -1,28 +1,38 @@
 """The orchestrator: gives events to the cycle machine and carries out its commands.
 
-Everything runs on one event loop; only averaging, evaluation and parameter files use threads.
+Everything runs on one event loop; only averaging, evaluation and parameter files use threads. A
+step is in the journal before its commands are carried out.
 """
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
-from math import isfinite
+from errno import ENOSPC
+from math import inf, isfinite
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.late_work import MAX_LATE_CYCLES
-from melisma.cycle.learner import MAX_ABSENCE_S, silence_limit_s
+from melisma.cycle.learner import MAX_ABSENCE_S, MAX_SILENCE_S, silence_limit_s
 from melisma.cycle.machine import CycleMachine
-from melisma.errors import DataError
+from melisma.cycle.restarts import FIRST_ATTEMPT
+from melisma.cycle.state import CycleState
+from melisma.errors import BusyError, DataError
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.combined_score import CombinedScore
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
+from melisma.live.orchestrator.full_disk import PATIENCE_S, PAUSE_S, WAITING
 from melisma.live.orchestrator.mailbox import InstructionFactory, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
+from melisma.live.orchestrator.session_records import put_session
+from melisma.runs.folder import FULL_DISK
+from melisma.runs.recovery import RecoveredRun
 from melisma.runs.trace import Step
 
 Watcher = Callable[[Step], None]
@@ -52,10 +62,13 @@ class Orchestrator:
         self._began = self._loop.time()
         self.finished: asyncio.Future[commands.Finish] = self._loop.create_future()
         # Also when the run ends with an error: no poll waits for its timeout.
-        self.finished.add_done_callback(lambda _: mailboxes.close())
+        self.finished.add_done_callback(self._close_mailboxes)
         self.started = False
         self.failure: DataError | None = None
-        store.save_initial(spec.initial)
+        # While the disk is full: the step that is not written yet, and the events since then.
+        self._unwritten: Step | None = None
+        self._waiting_events: deque[events.AnyEvent] = deque()
+        self._give_up_at = inf
 
     def start(self, learner_count: int | None = None) -> None:
         """Submit the task; the first cycle begins when `learner_count` learners have joined.
@@ -78,6 +91,31 @@ class Orchestrator:
             )
         )
 
+    def resume(self, run: RecoveredRun, downtime_s: float) -> None:
+        """Go on with a run that an earlier process began, `downtime_s` after its last step."""
+        self._recover(run, downtime_s)
+        self._step(events.OrchestratorRestarted(at_s=self.now(), downtime_s=downtime_s))
+        if run.job is not None:
+            HANDLERS[type(run.job)](self, run.job)
+
+    def continue_run(self, run: RecoveredRun, goal: events.TaskContinued) -> None:
+        """Go on after the end of a run, with a new goal and the learners that will join."""
+        self._recover(run, 0.0)
+        at_s = self.now()
+        ends_s = None if goal.ends_s is None else at_s + goal.ends_s
+        self._step(msgspec.structs.replace(goal, at_s=at_s, ends_s=ends_s))
+
+    def _recover(self, run: RecoveredRun, downtime_s: float) -> None:
+        self._machine, self.started = run.machine, True
+        self._began = self._loop.time() - run.at_s - downtime_s
+        if run.averaged is not None:
+            self._averaged = averaged_learners(run.averaged)
+
+    @property
+    def state(self) -> CycleState:
+        """The state of the cycle machine."""
+        return self._machine.state
+
     def _ends_s(self) -> float | None:
         """Return the instant at which a run with a total time ends."""
         spec = self._spec
@@ -88,6 +126,8 @@ class Orchestrator:
 
     def cancel(self, reason: str) -> None:
         """End the run and keep its results so far."""
+        if self._unwritten is not None:
+            self.fail(OSError(ENOSPC, "the disk is full"))
         self.handle(events.TaskCancelled(at_s=self.now(), reason=reason))
 
     def now(self) -> float:
@@ -112,11 +152,40 @@ class Orchestrator:
         """
         if self.finished.done() or not self.started:
             return
+        if self._unwritten is not None:
+            self._waiting_events.append(event)
+            return
         try:
             self._step(event)
         except Exception as error:
             self.fail(error)
             raise
+
+    async def end(self) -> None:
+        """Wait for what goes on in the background, after the end of the run."""
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    def _close_mailboxes(self, finished: "asyncio.Future[commands.Finish]") -> None:
+        """End all polls; learners leave unless the disk failed, as the run can be resumed then."""
+        failed = not finished.cancelled() and isinstance(finished.exception(), OSError)
+        self._mailboxes.close(resumable=failed)
+
+    async def _written(self) -> None:
+        """Return when no step waits for space any more, or the run has ended."""
+        while self._unwritten is not None and not self.finished.done():  # noqa: ASYNC110 - rare
+            await asyncio.sleep(PAUSE_S)
+
+    async def synced(self) -> None:
+        """Return when all that was handled is on disk; `BusyError` if the run has failed."""
+        await self._written()
+        if self.finished.done() and (self.finished.cancelled() or self.finished.exception()):
+            # Events after that were not handled: their sender has to keep what it sent.
+            raise BusyError("the run of the orchestrator has failed: call again later")
+        try:
+            await self._store.journal.sync()
+        except (OSError, DataError) as error:
+            self.fail(error)
+            raise BusyError("the disk of the orchestrator failed: call again later") from error
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error."""
@@ -125,12 +194,39 @@ class Orchestrator:
 
     def _step(self, event: events.AnyEvent) -> None:
         """Let the machine decide, record the step, and carry out the commands."""
-        issued = self._machine.handle(event)
-        step = Step(event, issued)
-        self._store.record(step)
+        self._record(Step(event, self._machine.handle(event)))
+
+    def _record(self, step: Step) -> None:
+        """Write a step, then carry out its commands; while the disk is full, wait for space."""
+        try:
+            self._store.record(step, self._machine.state)
+        except OSError as error:
+            if error.errno not in FULL_DISK or self._loop.time() > self._give_up_at:
+                raise
+            self._await_space(step)
+            return
+        self._unwritten, self._give_up_at = None, inf
         self._watch(step)
-        for command in issued:
+        for command in step.commands:
             HANDLERS[type(command)](self, command)
+
+    def _await_space(self, step: Step) -> None:
+        if self._unwritten is None:
+            self._give_up_at = self._loop.time() + PATIENCE_S
+            self._store.on_note(WAITING)
+        self._unwritten = step
+        self._loop.call_later(PAUSE_S, self._write_again)
+
+    def _write_again(self) -> None:
+        """Write the step that waits for space, then handle the events since then."""
+        if self.finished.done() or self._unwritten is None:
+            return
+        try:
+            self._record(self._unwritten)
+            while self._waiting_events and self._unwritten is None and not self.finished.done():
+                self._step(self._waiting_events.popleft())
+        except Exception as error:  # noqa: BLE001 - the run raises it; a timer would only log it
+            self.fail(error)
 
     def benchmark(self, command: commands.Benchmark) -> None:
         """Ask learners to run their benchmark."""
@@ -142,21 +238,26 @@ class Orchestrator:
         for learner, held in zip(command.learners.tolist(), command.held.tolist(), strict=True):
             self._put(learner, protocol.ComputeBound(command.cycle, command.deadline_s, held))
 
+    def request_shares(self, command: commands.RequestShares) -> None:
+        """Do nothing: whoever plans for all tasks sees the step."""
+
     def dispatch(self, command: commands.Dispatch) -> None:
         """Send assignments to learners."""
-        self._store.begin_cycle(command.cycle)
         now_s, deadline_at = self.now(), self._loop.time() + command.seconds_left
         limits_s = silence_limit_s(command.predicted_s, command.seconds_left)
         for row, learner in enumerate(command.learners.tolist()):
             mailbox = self._mailboxes[learner]
             mailbox.dispatched_s.pop(command.cycle - MAX_LATE_CYCLES - 1, None)
-            mailbox.dispatched_s[command.cycle] = mailbox.called_s = now_s
+            mailbox.dispatched_s[command.cycle] = now_s
+            # One that has not called since it was last given work has been silent since then.
+            if mailbox.heard_s >= mailbox.called_s:
+                mailbox.called_s = now_s
             mailbox.open_work = command.cycle, int(command.attempts[row])
             mailbox.silence_limit_s = float(limits_s[row])
             mailbox.put(self._assignment(command, row, deadline_at))
 
     def _assignment(
-        self, command: commands.Dispatch, row: int, deadline_at: float
+        self, command: commands.Dispatch | commands.Resend, row: int, deadline_at: float
     ) -> InstructionFactory:
         """Return a function that creates the instruction with the seconds left at that time."""
         shards, model = command.shards[row].tolist(), self._store.model_name
@@ -173,20 +274,33 @@ class Orchestrator:
 
     def extend(self, command: commands.Extend) -> None:
         """Send further shards to learners at work."""
-        federated = self._spec.task.mode == "federated"
         for row, learner in enumerate(command.learners.tolist()):
-            shards, attempt = command.shards[row].tolist(), int(command.attempts[row])
-            self._mailboxes[learner].open_work = command.cycle, attempt
-            self._put(
-                learner,
-                protocol.ExtendTraining(
-                    cycle=command.cycle,
-                    attempt=attempt,
-                    passes=int(command.passes[row]),
-                    shards=() if federated else self._store.shard_refs(shards),
-                    local_shards=tuple(shards) if federated else (),
-                ),
-            )
+            self._mailboxes[learner].open_work = command.cycle, int(command.attempts[row])
+            self._put(learner, self._extension(command, row))
+
+    def _extension(
+        self, command: commands.Extend | commands.Resend, row: int, _deadline_at: float = 0.0
+    ) -> InstructionFactory:
+        """Return a function that creates the instruction."""
+        shards, federated = command.shards[row].tolist(), self._spec.task.mode == "federated"
+        return lambda: protocol.ExtendTraining(
+            cycle=command.cycle,
+            attempt=int(command.attempts[row]),
+            passes=int(command.passes[row]),
+            shards=() if federated else self._store.shard_refs(shards),
+            local_shards=tuple(shards) if federated else (),
+        )
+
+    def resend(self, command: commands.Resend) -> None:
+        """Send assignments and extensions again, whose instruction may be lost."""
+        deadline_at = self._loop.time() + command.seconds_left
+        for row, learner in enumerate(command.learners.tolist()):
+            attempt, mailbox = int(command.attempts[row]), self._mailboxes[learner]
+            mailbox.open_work = command.cycle, attempt
+            mailbox.silence_limit_s = MAX_SILENCE_S
+            mailbox.dispatched_s[command.cycle] = self.state.began_s
+            make = self._assignment if attempt == FIRST_ATTEMPT else self._extension
+            mailbox.put(make(command, row, deadline_at))
 
     def prefetch(self, command: commands.Prefetch) -> None:
         """Let learners fetch shards of the next cycle."""
@@ -217,24 +331,39 @@ class Orchestrator:
 
     def aggregate(self, command: commands.Aggregate) -> None:
         """Average updates in the background."""
-        updates = self._store.take_accepted(command)
-        self._averaged = sorted({*command.learners.tolist(), *command.late.learners.tolist()})
+        self._averaged, store = averaged_learners(command), self._store
+        updates = store.take_accepted(command, self._updates_of_next())
 
         async def work() -> None:
             began = self._loop.time()
-            guarded = await asyncio.to_thread(self._store.aggregate, command.cycle, updates)
+            result = await asyncio.to_thread(store.aggregate, command.cycle, updates)
+            # The records of this average belong to its step, and not to one before.
+            await self._written()
+            guarded, obsolete = result.guarded, store.conclude(result)
             self.handle(
                 events.Aggregated(
                     at_s=self.now(),
                     cycle=command.cycle,
                     seconds=self._loop.time() - began,
+                    model=result.version,
                     guarded=guarded.learners,
                     guarded_cycles=guarded.cycles,
                     scales=guarded.scales,
                 )
             )
+            await self.synced()
+            await store.clean_up(obsolete)
 
         self._run_in_background(work())
+
+    def _updates_of_next(self) -> set[tuple[int, int, int]]:
+        """Return the assignments of updates that arrived since the machine decided to aggregate."""
+        waiting = [it for it in self._waiting_events if isinstance(it, events.UpdatesReceived)]
+        rows = [
+            *((late.learners, late.cycles, late.attempts) for late in self.state.carried),
+            *((it.learners, np.full(it.learners.size, it.cycle), it.attempts) for it in waiting),
+        ]
+        return {key for row in rows for key in zip(*(c.tolist() for c in row), strict=True)}
 
     def evaluate(self, command: commands.Evaluate) -> None:
         """Evaluate the current model in the background."""
@@ -243,6 +372,7 @@ class Orchestrator:
             began = self._loop.time()
             score = await self._score(command.cycle)
             await asyncio.to_thread(self._store.keep_checkpoint, command.cycle, score)
+            self._store.put_best()
             self.handle(
                 events.Evaluated(
                     at_s=self.now(),
@@ -266,6 +396,7 @@ class Orchestrator:
             mailbox = self._mailboxes[learner]
             mailbox.leave()
             mailbox.joined, mailbox.open_work, mailbox.departure = False, None, command.reason
+            put_session(self._store.journal, learner, mailbox)
         event = events.LearnersLeft(
             at_s=self.now(), learners=command.learners, reason=command.reason
         )
@@ -308,11 +439,18 @@ class Orchestrator:
             self.fail(error)
 
 
+def averaged_learners(command: commands.Aggregate) -> list[int]:
+    """Return the learners whose update is part of an average."""
+    return sorted({*command.learners.tolist(), *command.late.learners.tolist()})
+
+
 HANDLERS: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {
     commands.Benchmark: Orchestrator.benchmark,
     commands.AskBound: Orchestrator.ask_bound,
+    commands.RequestShares: Orchestrator.request_shares,
     commands.Dispatch: Orchestrator.dispatch,
     commands.Extend: Orchestrator.extend,
+    commands.Resend: Orchestrator.resend,
     commands.Prefetch: Orchestrator.prefetch,
     commands.Withdraw: Orchestrator.withdraw,
     commands.Wake: Orchestrator.wake,

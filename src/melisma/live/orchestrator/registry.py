@@ -39,6 +39,14 @@ class EnrolledLearner(msgspec.Struct, frozen=True):
     host: str | None = None
     revoked_at: float | None = None
 
+    @property
+    def revocation(self) -> str:
+        """The answer to a call of this device after it was revoked."""
+        return (
+            f"the identity of {self.name} was revoked: ask the owner of the orchestrator, "
+            "then use melisma join --new-identity STRING"
+        )
+
 
 class Registry:
     """The learners in a file, by default that of this machine's orchestrator."""
@@ -56,9 +64,13 @@ class Registry:
 
     def learners(self) -> list[EnrolledLearner]:
         """Return the devices that are enrolled and not revoked, in the order of their names."""
+        return [item for item in self.all_learners() if item.revoked_at is None]
+
+    def all_learners(self) -> list[EnrolledLearner]:
+        """Return all devices in the order of their names, revoked ones last."""
         self._read_if_changed()
-        known = (item for item in self._by_fingerprint.values() if item.revoked_at is None)
-        return sorted(known, key=lambda item: item.name)
+        known = self._by_fingerprint.values()
+        return sorted(known, key=lambda item: (item.revoked_at is not None, item.name))
 
     def get(self, name: str) -> EnrolledLearner:
         """Return the device with this name; raise `SettingError` with the nearest name."""

@@ -1,30 +1,41 @@
-"""The files that the orchestrator keeps in a run folder, each written atomically.
+"""The files that the orchestrator keeps in a run folder, so that a killed run can be resumed.
 
 ::
 
-    trace.jsonl          every event and command
+    journal.db           every event that decides something, and every command
+    journal.db-synced    how much of the journal is on disk for certain
     best.safetensors     the best model, on request
     checkpoints/         the model after each cycle, on request
     model.safetensors    the model after the last cycle that changed it
     updates/             updates that were not averaged yet
     parameters/          the models that learners start from, while their updates can arrive
+
+Files are written atomically, and are on disk before the journal refers to them. They are deleted
+when the journal that no longer refers to them is on disk.
 """
 
+import asyncio
+import hashlib
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from zlib import crc32
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
-from melisma.atomic import write_atomic
+from melisma.atomic import make_durable_folder, replace_durably, write_atomic
+from melisma.cycle import events
 from melisma.cycle.commands import Aggregate
-from melisma.cycle.late_work import MAX_LATE_CYCLES
+from melisma.cycle.state import CycleState
+from melisma.errors import DataError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.server_settings import ServerSettings
 from melisma.learning.aggregation import (
@@ -43,36 +54,51 @@ from melisma.learning.trainer import Score
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distance, norm_of
 from melisma.live.code_bundle import CodeBundle
 from melisma.live.orchestrator.combined_score import CombinedScore
+from melisma.live.orchestrator.full_disk import wait_for_space
+from melisma.live.orchestrator.parameter_files import ParameterFiles, VersionRecord, model_name
+from melisma.live.orchestrator.run_journal import RunJournal
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
-from melisma.private_files import make_private_folder
 from melisma.runs.checkpoints import Checkpoints
-from melisma.runs.folder import MODEL_FILE, PARAMETERS_FOLDER, UPDATES_FOLDER
-from melisma.runs.trace import Step, TraceFile
+from melisma.runs.folder import (
+    MODEL_FILE,
+    PARAMETERS_FOLDER,
+    UPDATES_FOLDER,
+)
+from melisma.runs.model_versions import ModelVersions
+from melisma.runs.recovery import SNAPSHOT, Snapshot
+from melisma.runs.trace import Step
 
-TEMPORARY_FOLDERS = (UPDATES_FOLDER, PARAMETERS_FOLDER)
+Starts = Mapping[int, dict[str, NDArray[Any]] | None]
+"""The parameters that each cycle began with; None if they are damaged."""
+INITIAL_VERSION: Final = 0
+BEST: Final = "best"
+"""The record with the quality of the best model."""
+UPDATE, VERSION = "update/", "version/"
+"""The first part of the names of records about updates, and about versions of the parameters."""
 
 
-@dataclass(frozen=True)
-class StoredUpdate:
-    """The file of an update, and its distance from the parameters that it began with.
+class StoredUpdate(msgspec.Struct, frozen=True):
+    """An update on disk: its checksum, and its distance from the parameters it began with.
 
-    Without a guard the distance is not computed, and 0.
+    Without a guard the distance is not computed, and 0. An update that was stored by an earlier
+    process is `unchecked` until its file has been read.
     """
 
-    path: Path
+    checksum: int
     distance: float
+    unchecked: bool = False
 
 
 @dataclass(frozen=True)
 class AcceptedUpdate:
-    """A spooled update, the cycle of its assignment, and how far it is from its start.
+    """A spooled update, the cycle of its assignment, and what is known about its file.
 
     `steps` are 0 unless the task normalises changes by them.
     """
 
     update: SpooledUpdate
     cycle: int
-    distance: float
+    stored: StoredUpdate
     visits: int
     steps: int = 0
 
@@ -86,30 +112,49 @@ class GuardedUpdates:
     scales: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class Aggregation:
+    """The result of an average: the version of the parameters since then, and its record.
+
+    The record is None if no update counted: the version is the one before.
+    """
+
+    version: int
+    guarded: GuardedUpdates
+    record: VersionRecord | None = None
+
+
 @dataclass
 class RunStore:
     """The folder of one run, and the shards that learners download."""
 
-    folder: Path
+    journal: RunJournal
     layout: Layout
     shards: ShardFolder | None
     guard: UpdateGuard = field(default_factory=lambda: UpdateGuard("off"))
     server: ServerOptimizer = field(default_factory=lambda: ServerOptimizer(ServerSettings()))
     checkpoints: Checkpoints | None = None
     aggregation: OwnAggregation | None = None
-    version: int = 0
+    on_note: Callable[[str], None] = lambda _note: None
+    models: ModelVersions = field(default_factory=ModelVersions)
     parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._trace = TraceFile(self.folder)
-        for name in TEMPORARY_FOLDERS:
-            make_private_folder(self.folder / name)
+        self.folder = self.journal.journal.path.parent
+        self._files = ParameterFiles(make_durable_folder(self.folder / PARAMETERS_FOLDER))
+        self._spool = UpdateSpool(self.folder / UPDATES_FOLDER, self.layout)
         shards = self.shards.shards if self.shards is not None else []
         self._shard_refs = [ShardRef(s.number, s.sha256, s.size_bytes, s.samples) for s in shards]
         self._accepted: dict[tuple[int, int, int], StoredUpdate] = {}
-        self._versions: dict[int, int] = {}  # that each cycle began with
-        self._present = 0, self.parameters  # version and parameters, replaced together
-        self._version_before = 0  # the version before the latest average
+        # Updates of the latest average, to be deleted when its result is on disk.
+        self._obsolete: list[tuple[int, int, int]] = []
+        self._version_before = self.models.current  # before the latest step
+        self._is_new = False  # whether this process created the run
+
+    @property
+    def shards_digest(self) -> str:
+        """A checksum over all shards."""
+        return hashlib.sha256("".join(ref.sha256 for ref in self._shard_refs).encode()).hexdigest()
 
     @property
     def samples(self) -> list[int]:
@@ -124,7 +169,7 @@ class RunStore:
         """Return the file that learners may download by this name: a shard's hash, or a model."""
         if self.shards is not None and (path := self.shards.path(name)):
             return path
-        served = (*map(_model_name, self._kept_versions()), INITIAL_MODEL)
+        served = (*map(model_name, self.models.in_use), INITIAL_MODEL)
         return self.folder / PARAMETERS_FOLDER / name if name in served else None
 
     def bundle_path(self, bundle: CodeBundle) -> Path:
@@ -135,46 +180,118 @@ class RunStore:
     @property
     def model_name(self) -> str:
         """The file name of the current parameters."""
-        return _model_name(self.version)
+        return model_name(self.models.current)
 
     def save_initial(self, parameters: Arrays) -> None:
-        """Save the parameters before the first cycle."""
-        self._set_parameters(self.version, dict(parameters))
-        path = self.folder / PARAMETERS_FOLDER / self.model_name
-        write_atomic(path, save(self.parameters), mode=0o600)
+        """Save the parameters before the first cycle; learners run their benchmark with them."""
+        self.parameters, self._is_new = dict(parameters), True
+        checksum = self._files.write(INITIAL_VERSION, self.parameters)
+        self._put_version(INITIAL_VERSION, VersionRecord(checksum))
 
-    def record(self, step: Step) -> None:
-        """Append a step to the trace."""
-        self._trace.write(step)
+    def resume(self, models: ModelVersions, start: Arrays | None = None) -> None:
+        """Go on with the files of an earlier process; raise `DataError` if one is damaged.
 
-    def begin_cycle(self, cycle: int) -> None:
-        """Record the parameters that a cycle begins with; keep those of late updates."""
-        self._versions[cycle] = self.version
-        oldest = cycle - MAX_LATE_CYCLES - 1
-        self._versions = {k: version for k, version in self._versions.items() if k >= oldest}
+        With `start` these parameters become the next version, and take the place of the present.
+        """
+        self.models = models
+        for name, content in self.journal.records(VERSION):
+            version = int(name.removeprefix(VERSION))
+            self._files.records[version] = msgspec.json.decode(content, type=VersionRecord)
+        for name, content in self.journal.records(UPDATE):
+            learner, cycle, attempt = map(int, name.removeprefix(UPDATE).split("-"))
+            stored = msgspec.json.decode(content, type=StoredUpdate)
+            self._accepted[learner, cycle, attempt] = msgspec.structs.replace(
+                stored, unchecked=True
+            )
+        self._delete_unknown_updates()
+        if start is not None:
+            self._add_version(dict(start))
+        else:
+            self._load_present(models)
+        best = self.journal.get(BEST)
+        if self.checkpoints is not None and best is not None:
+            accuracy, loss = msgspec.json.decode(best, type=tuple[float | None, float])
+            self.checkpoints.best = -inf if accuracy is None else accuracy, loss
+
+    def _load_present(self, models: ModelVersions) -> None:
+        self.parameters = self._files.use(models.current)
+        self.layout.check(self.parameters)
+        record, before = self._files.records[models.current], models.before
+        self.server.load(
+            self._files.read_server(models.current),
+            self._files.read_server(before) if before in self._files.records else {},
+        )
+        self.guard.history = record.guard_history
+        self._publish(models.current)
+
+    def _delete_unknown_updates(self) -> None:
+        """Delete updates that were never acknowledged: their learners send them again."""
+        _delete(self._files.folder.glob("*.part"))
+        known = {self._update_path(assignment) for assignment in self._accepted}
+        for path in (self.folder / UPDATES_FOLDER).iterdir():
+            if path not in known:
+                path.unlink()
+
+    def _add_version(self, parameters: dict[str, NDArray[Any]]) -> None:
+        self.parameters, version = parameters, self.models.latest + 1
+        self._put_version(version, VersionRecord(self._files.write(version, parameters)))
+
+    def record(self, step: Step, state: CycleState) -> None:
+        """Write a step to the journal, and the state of the machine at the end of a cycle.
+
+        Raises `OSError` if that fails: nothing has changed then.
+        """
+        models = copy(self.models)
+        models.apply(step)
+        if isinstance(step.event, events.Evaluated):
+            number = self.journal.journal.last + 1
+            self.journal.put(SNAPSHOT, Snapshot.take(number, state, models))
+        self.journal.write(step)
+        self._version_before, self.models = self.models.current, models
 
     def spool(self, assignment: tuple[int, int, int], update: Arrays) -> StoredUpdate:
         """Write the update of an assignment (learner, cycle, attempt) to disk, from any thread.
 
-        Raises `DataError` if it does not fit.
+        Waits a while for space if the disk is full. Raises `DataError` if the update does not fit.
         """
-        learner, cycle, attempt = assignment
-        folder = self.folder / UPDATES_FOLDER / f"{cycle}-{attempt}"
-        path = UpdateSpool(folder, self.layout).add(learner, update)
+        name, (_, cycle, _) = update_name(assignment), assignment
+        path = wait_for_space(lambda: self._spool.add(name, update), self.on_note)
+        checksum = crc32(path.read_bytes())
         if self.guard.rule == "off":
-            return StoredUpdate(path, 0.0)
+            return StoredUpdate(checksum, 0.0)
         # Known before the cycle closes, so that aggregation reads every update only once.
-        start = self._read_parameters(self._versions[cycle])
-        return StoredUpdate(path, distance(update, start))
+        start = self._find_start(cycle)
+        return StoredUpdate(checksum, 0.0 if start is None else distance(update, start))
+
+    def _find_start(self, cycle: int) -> dict[str, NDArray[Any]] | None:
+        """Return the parameters that a cycle began with; None if they are damaged, which is noted.
+
+        Updates of that cycle are left out then. No learner is to blame.
+        """
+        try:
+            return self._files.read(self.models.of_cycle[cycle])
+        except DataError as error:
+            self.on_note(f"updates of cycle {cycle} are left out of the average: {error}")
+            return None
+
+    def discard(self, assignment: tuple[int, int, int]) -> None:
+        """Delete an update that was spooled and does not count."""
+        self._update_path(assignment).unlink(missing_ok=True)
 
     def accept(self, assignment: tuple[int, int, int], update: StoredUpdate) -> None:
-        """Remember the spooled update of an assignment (learner, cycle, attempt)."""
+        """Remember the spooled update of an assignment, with the next step that is recorded."""
         self._accepted[assignment] = update
+        self.journal.put(_update_record(assignment), msgspec.json.encode(update))
 
-    def take_accepted(self, command: Aggregate) -> list[AcceptedUpdate]:
-        """Return and forget the updates of the command, late ones first; delete all others.
+    def _update_path(self, assignment: tuple[int, int, int]) -> Path:
+        return self._spool.path(update_name(assignment))
 
-        The command has all accepted updates whose weight is positive.
+    def take_accepted(
+        self, command: Aggregate, kept: Collection[tuple[int, int, int]] = ()
+    ) -> list[AcceptedUpdate]:
+        """Return the updates of the command, late ones first; all but `kept` become obsolete.
+
+        The command has all accepted updates whose weight is positive, but for those in `kept`.
         """
         late, cycles = command.late, np.full(command.learners.size, command.cycle)
         steps = np.concatenate([late.steps, command.steps])
@@ -189,69 +306,119 @@ class RunStore:
         )
         updates = []
         for learner, cycle, attempt, weight, visits, made in rows:
-            stored = self._accepted.pop((learner, cycle, attempt))
-            update = SpooledUpdate(learner, weight, stored.path)
-            updates.append(AcceptedUpdate(update, cycle, stored.distance, visits, made))
-        for stored in self._accepted.values():
-            stored.path.unlink(missing_ok=True)
-        self._accepted.clear()
+            assignment = learner, cycle, attempt
+            update = SpooledUpdate(learner, weight, self._update_path(assignment))
+            updates.append(AcceptedUpdate(update, cycle, self._accepted[assignment], visits, made))
+        self._obsolete = [assignment for assignment in self._accepted if assignment not in kept]
+        for assignment in self._obsolete:
+            del self._accepted[assignment]
         return updates
 
-    def aggregate(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> GuardedUpdates:
-        """Replace the parameters by the mean of the updates; keep them if no update counts.
+    def _is_readable(self, item: AcceptedUpdate) -> bool:
+        """Return whether the file of an update is as it was written, by an earlier process, too."""
+        path = item.update.path
+        if not item.stored.unchecked:
+            return True
+        if path.is_file() and crc32(path.read_bytes()) == item.stored.checksum:
+            return True
+        self.on_note(f"{path} is damaged or missing: this update is left out of the average")
+        return False
 
-        The change of a late update is applied to the parameters that this cycle began with.
-        Return the updates that the guard reduced or left out.
+    def aggregate(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> Aggregation:
+        """Save the mean of the updates as the next version; keep the present one if none counts.
+
+        The change of a late update is applied to the parameters that this cycle began with. Runs in
+        any thread; `conclude` uses the result. If it is lost with this process, the next one
+        repeats it. A damaged update, or one that began with damaged parameters, is left out; its
+        scale is NaN.
         """
-        self._version_before = self.version
         weights = np.array([item.update.weight for item in updates])
         steps = np.array([item.steps for item in updates if item.steps], np.int64)
         factors = step_factors(weights, steps)
         changes = normalize_changes(
             UpdateChanges(
-                np.array([item.distance for item in updates]),
+                np.array([item.stored.distance for item in updates]),
                 np.array([item.visits for item in updates], np.int64),
             ),
             weights,
             factors,
         )
         norm = 0.0 if self.guard.rule == "off" else norm_of(self.parameters)
-        scales = self.guard.scales(changes, norm)
+        starts = {n: self._find_start(n) for n in {item.cycle for item in updates} - {cycle}}
+        starts[cycle] = self.parameters
+        readable = np.array(
+            [starts[item.cycle] is not None and self._is_readable(item) for item in updates],
+            np.bool_,
+        )
+        scales = np.where(readable, self.guard.scales(changes, norm), np.nan)
         scaled = [
             replace(item, update=replace(item.update, scale=scale * factor))
             for item, scale, factor in zip(updates, scales.tolist(), factors.tolist(), strict=True)
             if scale > 0
         ]
-        if scaled:
-            self.guard.record(changes, scales)
-            self._save_aggregate(cycle, scaled)
-        for item in updates:
-            item.update.path.unlink()
-        rows = np.flatnonzero(scales < 1.0).tolist()
-        return GuardedUpdates(
+        rows = np.flatnonzero(~(scales >= 1.0)).tolist()
+        guarded = GuardedUpdates(
             np.array([updates[row].update.learner for row in rows], np.int64),
             np.array([updates[row].cycle for row in rows], np.int64),
             scales[rows],
         )
+        if not scaled:
+            return Aggregation(self.models.current, guarded)
+        self.guard.record(changes, scales)
+        parameters = self.server.apply(self.parameters, self._combine(scaled, starts))
+        version = self.models.latest + 1
+        record = wait_for_space(lambda: self._write_version(version, parameters), self.on_note)
+        wait_for_space(lambda: self._publish(version), self.on_note)
+        return Aggregation(version, guarded, record)
 
-    def _save_aggregate(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> None:
-        """Aggregate the updates, and save and publish the result as the next version."""
+    def _write_version(self, version: int, parameters: dict[str, NDArray[Any]]) -> VersionRecord:
+        server = self._files.write_server(version, self.server.arrays)
+        model = self._files.write(version, parameters)
+        return VersionRecord.with_guard(model, server, self.guard.history)
+
+    def conclude(self, result: Aggregation) -> list[Path]:
+        """Use the result of an average, with the next step that is recorded.
+
+        Return the files of updates that it makes obsolete.
+        """
+        if result.record is not None:
+            self._put_version(result.version, result.record)
+            self.parameters = self._files.read(result.version)
+        for assignment in self._obsolete:
+            self.journal.put(_update_record(assignment), None)
+        return [self._update_path(assignment) for assignment in self._obsolete]
+
+    async def clean_up(self, updates: Sequence[Path]) -> None:
+        """Delete updates, and versions that are no longer needed, when the journal is on disk."""
+        # Benchmarks need the initial version.
+        kept = {INITIAL_VERSION, *self.models.in_use}
+        versions = [version for version in self._files.records if version not in kept]
+        for version in versions:
+            self.journal.put(f"{VERSION}{version}", None)
+        paths = [*updates, *self._files.forget(versions)]
+        await asyncio.to_thread(_delete, paths)
+
+    def _put_version(self, version: int, record: VersionRecord) -> None:
+        self._files.records[version] = record
+        self.journal.put(f"{VERSION}{version}", msgspec.json.encode(record))
+
+    def _combine(
+        self, updates: Sequence[AcceptedUpdate], starts: Starts
+    ) -> dict[str, NDArray[Any]]:
+        """Return the aggregate of the updates: their mean, or what the user's function returns."""
         if self.aggregation is None:
-            averaged = self._average(cycle, updates)
-        else:
-            averaged = self.aggregation(*self._stack(cycle, updates), self.parameters)
-        self._replace(self.server.apply(self.parameters, averaged))
+            return self._average(updates, starts)
+        return self.aggregation(*self._stack(updates, starts), self.parameters)
 
     def _stack(
-        self, cycle: int, updates: Sequence[AcceptedUpdate]
+        self, updates: Sequence[AcceptedUpdate], starts: Starts
     ) -> tuple[dict[str, NDArray[Any]], Floats]:
         """Return all updates in memory, in the order of learners, and their weights."""
         ordered = sorted(updates, key=lambda item: (item.update.learner, item.cycle))
         stack = UpdateStack(self.layout, len(ordered))
         for row, item in enumerate(ordered):
-            start = self.parameters
-            if item.cycle != cycle:
-                start = self._read_parameters(self._versions[item.cycle])
+            start = starts[item.cycle]
+            assert start is not None
             arrays = self.layout.unpack(item.update.path.read_bytes())
             rows = {name: array[None] for name, array in arrays.items()}
             stack.set(slice(row, row + 1), rows, start, self.parameters)
@@ -259,57 +426,43 @@ class RunStore:
         scaled = stack.take_scaled(np.arange(len(ordered)), self.parameters, scales)
         return scaled, np.array([item.update.weight for item in ordered])
 
-    def _average(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> dict[str, NDArray[Any]]:
+    def _average(
+        self, updates: Sequence[AcceptedUpdate], starts: Starts
+    ) -> dict[str, NDArray[Any]]:
         """Return the weighted mean, with the changes of late updates."""
         mean = weighted_mean(self.layout, [item.update for item in updates])
         groups = [
             StartShares(
-                share,
-                scaled,
-                None if started == cycle else self._read_parameters(self._versions[started]),
+                share, scaled, None if starts[started] is self.parameters else starts[started]
             )
             for started, (share, scaled) in _shares_by_cycle(updates).items()
         ]
         return add_parameters(mean, self.parameters, groups)
 
-    def _replace(self, parameters: dict[str, NDArray[Any]]) -> None:
-        """Save and publish parameters as the next version."""
-        self._set_parameters(self.version + 1, parameters)
-        content = save(self.parameters)
-        path = self.folder / PARAMETERS_FOLDER / self.model_name
-        write_atomic(path, content, mode=0o600)
-        self._publish(path, content)
-        self._delete_old_parameters()
-
     def keep_checkpoint(self, cycle: int, score: Score | CombinedScore) -> None:
         """Keep the model of a cycle, if the task asks for it and its loss is finite."""
         if self.checkpoints is not None and isfinite(score.loss):
             accuracy = score.accuracy if isfinite(score.accuracy) else None
-            self.checkpoints.keep(cycle, self.parameters, accuracy, score.loss)
+            keep = self.checkpoints.keep
+            wait_for_space(lambda: keep(cycle, self.parameters, accuracy, score.loss), self.on_note)
+
+    def put_best(self) -> None:
+        """Remember the quality of the best model, with the next step that is recorded."""
+        if self.checkpoints is not None and isfinite(self.checkpoints.best[1]):
+            known = [value if isfinite(value) else None for value in self.checkpoints.best]
+            self.journal.put(BEST, msgspec.json.encode(known))
 
     def restore(self) -> None:
-        """Return to the parameters before the latest average, because its result is of no use."""
-        before = self._version_before
-        if before == self.version:
-            return
+        """Return to the parameters before the latest average, because its result is of no use.
+
+        The step with this decision has been recorded: the version before is current again.
+        """
+        if self.models.current == self._version_before:
+            return  # The average kept the version.
         self.guard.forget_last()
         self.server.undo()
-        self._replace(self._read_parameters(before))
-        if before == 0:
-            (self.folder / MODEL_FILE).unlink()
-
-    def _set_parameters(self, version: int, parameters: dict[str, NDArray[Any]]) -> None:
-        self.version, self.parameters = version, parameters
-        self._present = version, parameters
-
-    def _read_parameters(self, version: int) -> dict[str, NDArray[Any]]:
-        present, parameters = self._present
-        if version == present:
-            return parameters
-        arrays: dict[str, NDArray[Any]] = load_file(
-            self.folder / PARAMETERS_FOLDER / _model_name(version)
-        )
-        return arrays
+        self.parameters = self._files.use(self.models.current)
+        self._publish(self.models.current)
 
     @property
     def model(self) -> Path | None:
@@ -317,33 +470,59 @@ class RunStore:
         path = self.folder / MODEL_FILE
         return path if path.is_file() else None
 
-    def close(self) -> None:
-        """Close the trace and delete temporary folders; trace and model stay."""
-        self._trace.close()
-        for name in TEMPORARY_FOLDERS:
+    def close(self, *, ended: bool = True) -> None:
+        """Export the trace and close the journal; of a run that has `ended`, keep the last model.
+
+        Updates and parameters of another run stay, so that it can be resumed. Of a run that never
+        began, nothing stays.
+        """
+        begun = bool(self.journal.journal.last)
+        unused = not begun and (ended or self._is_new)
+        try:
+            if begun:
+                self._save_results()
+            if ended:
+                shutil.rmtree(self.folder / UPDATES_FOLDER, ignore_errors=True)
+                kept = {INITIAL_VERSION, self.models.current}
+                _delete(self._files.forget(set(self._files.records) - kept))
+        finally:
+            self.journal.journal.close()
+            if unused:
+                self._discard()
+
+    def _discard(self) -> None:
+        """Delete the files of a run that never began."""
+        self.journal.journal.delete()
+        for name in (PARAMETERS_FOLDER, UPDATES_FOLDER):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def _publish(self, path: Path, content: bytes) -> None:
-        """Link `path` to `model.safetensors`, or write the content again where links fail."""
+    def _save_results(self) -> None:
+        """Export the trace; if the folder was deleted, save the model in memory, too."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        journal = self.journal.journal
+        if journal.last:
+            journal.export_trace()
+        if self.models.current != INITIAL_VERSION and self.model is None:
+            write_atomic(self.folder / MODEL_FILE, save(self.parameters), mode=0o600)
+
+    def _publish(self, version: int) -> None:
+        """Link a version to `model.safetensors`, or write it again where links fail.
+
+        The initial parameters are no result.
+        """
         model, part = self.folder / MODEL_FILE, self.folder / "model.part"
+        if version == INITIAL_VERSION:
+            model.unlink(missing_ok=True)
+            return
         part.unlink(missing_ok=True)
         try:
-            part.hardlink_to(path)
+            part.hardlink_to(self._files.path(version))
         except OSError:  # Not every file system has hard links.
-            write_atomic(model, content, mode=0o600)
+            write_atomic(model, save(self.parameters), mode=0o600)
         else:
-            part.replace(model)
-
-    def _kept_versions(self) -> set[int]:
-        """Return the versions of parameters that a learner starts from or started from."""
-        return {self.version, self.version - 1, *self._versions.values()}
-
-    def _delete_old_parameters(self) -> None:
-        """Delete parameters that are no longer needed; benchmarks still need the initial ones."""
-        kept = {INITIAL_MODEL, *map(_model_name, self._kept_versions())}
-        for path in (self.folder / PARAMETERS_FOLDER).glob("*.safetensors"):
-            if path.name not in kept:
-                path.unlink()
+            replace_durably(part, model)
+            # A link to the same file is not replaced.
+            part.unlink(missing_ok=True)
 
 
 def _shares_by_cycle(updates: Sequence[AcceptedUpdate]) -> dict[int, tuple[float, float]]:
@@ -357,5 +536,16 @@ def _shares_by_cycle(updates: Sequence[AcceptedUpdate]) -> dict[int, tuple[float
     return dict(sums)
 
 
-def _model_name(version: int) -> str:
-    return f"model-{version}.safetensors"
+def _delete(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def update_name(assignment: tuple[int, int, int]) -> str:
+    """Return the name of the file of an update: numbers of learner, cycle and attempt."""
+    return "-".join(map(str, assignment))
+
+
+def _update_record(assignment: tuple[int, int, int]) -> str:
+    """Return the name of the record of an update."""
+    return UPDATE + update_name(assignment)

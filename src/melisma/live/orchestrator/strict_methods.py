@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from melisma.axon import CallContext, current_call
 from melisma.axon.server.authentication import ANONYMOUS
-from melisma.errors import AxonError, MalformedError
+from melisma.errors import AxonError, DataError, MalformedError
 from melisma.live.orchestrator.call_rates import CallRates
 
 MAX_LOGGED: Final = 5
@@ -47,7 +47,8 @@ class StrictMethods:
                 raise MalformedError(f"invalid arguments of {name}: {error}") from None
             try:
                 return await method(*args, **kwargs)
-            except AxonError:
+            # A `DataError` ends the run and is its error, such as a folder that was deleted.
+            except (AxonError, DataError):
                 raise
             except Exception:
                 self._log(name)

@@ -1,4 +1,7 @@
-"""`run_peers`: nodes as processes of this machine, which find each other by a notice board.
+"""`run_peers` and `resume_peers`: nodes as processes of this machine.
+
+They find each other by a notice board. The folder of a run has the state of each node, from which
+the whole group resumes after all of its processes were killed.
 
 They begin together, when all of them are up: processes start at different times on a busy machine,
 and a node would lose neighbours that are not there yet.
@@ -18,7 +21,10 @@ from melisma import axon
 from melisma.errors import MelismaError
 from melisma.learning.loaded_task import add_task_path, load_task
 from melisma.learning.trainer import Trainer
-from melisma.live.peer.node_runner import STOP_GRACE_S, NodeConfig, Progress
+from melisma.live.peer.group_record import GroupRecord, read_group, write_group
+from melisma.live.peer.node_config import NodeConfig
+from melisma.live.peer.node_journal import check_unused
+from melisma.live.peer.node_runner import STOP_GRACE_S, Progress
 from melisma.live.processes import run_processes
 from melisma.live.training import remove_empty
 from melisma.peer.group import Peers
@@ -51,30 +57,66 @@ class PeerObserver:
     progress: Callable[[Progress], object] = lambda _: None
 
 
-def run_peers(
+def run_peers(  # noqa: PLR0913 - each is a setting of its own
     peers: Peers,
     *,
     file: str | Path | None = None,
     folder: str | Path | None = None,
     score_every: int = 0,
     tls: bool = False,
+    keep_state: bool = True,
     observer: PeerObserver | None = None,
 ) -> PeerReport:
     """Run a process for each node until all have ended.
 
     Models, reports and a picture are written to `folder`, by default a new one in `runs`. Ctrl-C
-    ends the run and keeps partial results.
+    ends the run and keeps partial results. `resume_peers` continues a run that was killed or
+    interrupted, unless `keep_state` is off.
     """
-    module_folders = add_task_path(peers.settings.task, file)
     # An error that concerns all nodes is raised once, before they start.
+    module_folders = add_task_path(peers.settings.task, file)
     trainer = load_task(peers.settings.task, file).trainer
     default = Path("runs") / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-peers"
     run_folder = create_run_folder(folder or default)
-    run = _Run(peers, run_folder, module_folders, score_every, tls, observer or PeerObserver())
+    record = GroupRecord(
+        peers=peers,
+        file=None if file is None else str(Path(file).resolve()),
+        score_every=score_every,
+        tls=tls,
+        token=secrets.token_urlsafe(24),
+        private_keys=[NodeKey.create().to_text() for _ in peers.topology.names],
+        start_unix_s=time.time(),
+    )
     with naming_kept_files(run_folder):
-        nodes = run_in_thread(
-            lambda: asyncio.run(run.run(trainer)), run.cancellation, "melisma-peers"
-        )
+        if keep_state:
+            write_group(run_folder, record)
+        run = _Run(record, run_folder, module_folders, keep_state, observer or PeerObserver())
+        return _run_all(run, trainer)
+
+
+def resume_peers(folder: str | Path, *, observer: PeerObserver | None = None) -> PeerReport:
+    """Continue a run whose processes have ended, each node from its own state.
+
+    Nodes that had trained to the end only report again.
+    """
+    run_folder = Path(folder).resolve()
+    record = read_group(run_folder)
+    task = record.peers.settings.task
+    module_folders = add_task_path(task, record.file)
+    trainer = load_task(task, record.file).trainer
+    names = record.peers.topology.names
+    for name in names:
+        check_unused(run_folder, name)
+    observer = observer or PeerObserver()
+    observer.log(f"resuming {len(names)} nodes of {run_folder}")
+    with naming_kept_files(run_folder):
+        run = _Run(record, run_folder, module_folders, True, observer)
+        return _run_all(run, trainer)
+
+
+def _run_all(run: "_Run", trainer: Trainer) -> PeerReport:
+    peers, run_folder = run.peers, run.folder
+    nodes = run_in_thread(lambda: asyncio.run(run.run(trainer)), run.cancellation, "melisma-peers")
     report = PeerReport.from_nodes(peers, nodes, simulated=False)
     # The folder was removed if no node started.
     if not run_folder.exists():
@@ -88,32 +130,31 @@ class _Run:
 
     def __init__(
         self,
-        peers: Peers,
+        record: GroupRecord,
         folder: Path,
         module_folders: tuple[str, ...],
-        score_every: int,
-        tls: bool,
+        keep_state: bool,
         observer: PeerObserver,
     ) -> None:
-        self._peers, self._folder, self._module_folders = peers, folder, module_folders
-        self._score_every, self._tls, self._observer = score_every, tls, observer
-        self._names = peers.topology.names
-        self._group_token = secrets.token_urlsafe(24)
+        self._record, self._keep_state = record, keep_state
+        self.peers, self.folder, self._module_folders = record.peers, folder, module_folders
+        self._observer, self._names = observer, record.peers.topology.names
         self._exits: dict[int, str] = {}
         self._begun: set[str] = set()
-        self._start_unix_s, self._started_at = time.time(), time.monotonic()
+        self._started_at = time.monotonic()
         self.cancellation = Cancellation()
 
     async def run(self, trainer: Trainer) -> list[NodeReport]:
         """Run all nodes; return their reports."""
         token = secrets.token_urlsafe(24)
-        self._keys = {name: NodeKey.create() for name in self._names}
-        certificate = self._tls and self._folder / "board.pem"
+        keys = map(NodeKey.from_text, self._record.private_keys)
+        self._keys = dict(zip(self._names, keys, strict=True))
+        certificate = self._record.tls and self.folder / "board.pem"
         board = axon.board_worker(port=0, token=token, tls=certificate)
         async with board.listening() as address:
             indices = range(len(self._names))
             configs = [self._config(index, address, token) for index in indices]
-            logs = self._folder / LOGS_FOLDER
+            logs = self.folder / LOGS_FOLDER
             async with run_processes(
                 configs,
                 logs,
@@ -129,29 +170,30 @@ class _Run:
                     self._observer.progress(progress)
                 if self.cancellation.requested:
                     self._observer.log("interrupted: each node saves its model and its report")
-        remove_empty(self._folder)
+        remove_empty(self.folder)
         return [self._report(index) for index in indices]
 
     def _config(self, index: int, board: str, token: str) -> NodeConfig:
         name = self._names[index]
-        neighbours = self._peers.topology.neighbours(name)
+        neighbours = self.peers.topology.neighbours(name)
         return NodeConfig(
             name=name,
-            settings=self._peers.node_settings[index],
-            score_every=self._score_every,
+            settings=self.peers.node_settings[index],
+            score_every=self._record.score_every,
             part=index,
             parts=len(self._names),
             neighbours=neighbours,
-            token=self._group_token,
+            token=self._record.token,
             keys={neighbour: self._keys[neighbour].public for neighbour in neighbours},
             private_key=self._keys[name].to_text(),
             control_token=token,
             await_begin=True,
-            tls=self._tls,
+            tls=self._record.tls,
             board=str(replace(axon.Address.parse(board), token=token)),
             module_folders=self._module_folders,
-            folder=str(self._folder),
-            start_unix_s=self._start_unix_s,
+            folder=str(self.folder),
+            keep_state=self._keep_state,
+            start_unix_s=self._record.start_unix_s,
         )
 
     def _on_exit(self, index: int, reason: str) -> None:
@@ -160,7 +202,7 @@ class _Run:
             return
         self._observer.log(reason)
         lost = [self._names[each] for each in self._exits if self._read_report(each) is None]
-        parts = self._peers.topology.without(lost).parts()
+        parts = self.peers.topology.without(lost).parts()
         if len(parts) > 1:
             listed = "; ".join(", ".join(part) for part in parts)
             self._observer.log(f"the topology falls into {len(parts)} parts: {listed}")
@@ -192,7 +234,7 @@ class _Run:
         return late or {*names, *ended} >= {*self._names}
 
     def _read_report(self, index: int) -> NodeReport | None:
-        path = self._folder / REPORTS_FOLDER / f"{self._names[index]}.json"
+        path = self.folder / REPORTS_FOLDER / f"{self._names[index]}.json"
         if not path.exists():
             return None
         return msgspec.json.decode(path.read_bytes(), type=NodeReport)

@@ -9,7 +9,7 @@ rejected.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
@@ -30,6 +30,7 @@ from melisma.errors import (
 from melisma.live.peer.admission import NOT_ADMITTED, Admission, is_protected
 from melisma.peer import messages
 from melisma.peer.group import NODE_NAME
+from melisma.peer.neighbour import Neighbour
 from melisma.peer.proofs import SIGNATURE_BYTES, content_to_sign, is_signed
 
 IDENTIFY_S = 2.0
@@ -50,17 +51,19 @@ DECODER: msgspec.msgpack.Decoder[messages.Message] = msgspec.msgpack.Decoder(mes
 
 @dataclass(frozen=True)
 class MessageReceived:
-    """A message arrived, signed with `key`."""
+    """A message arrived, signed with `key`; `number` is that of the inbox on disk, or 0."""
 
     message: messages.Message
     key: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True)
 class MessageAcknowledged:
-    """A message that was sent arrived; the call took that long."""
+    """A message that was sent arrived; the call took that long. None if it was rejected."""
 
-    round_trip_s: float
+    number: int
+    round_trip_s: float | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class NeighbourUnreachable:
 
 NetworkEvent = MessageReceived | MessageAcknowledged | NameRefused | NeighbourUnreachable
 LookUp = Callable[[str], Sequence[str]]
+Keep = Callable[[messages.Message, str], int]
+"""Write a received message with its key to disk; return its number, 0 if it is not kept."""
 
 
 @dataclass
@@ -88,7 +93,8 @@ class Messenger:
     """Receives the messages of one node, with an outbox for each of its neighbours.
 
     `look_up` returns possible addresses of a neighbour that is not in `addresses`. Events for the
-    node are in the queue `events`. `begun` is set when the owner lets the node begin.
+    node are in the queue `events`. `begun` is set when the owner lets the node begin. A message is
+    acknowledged when `keep` has returned.
     """
 
     admission: Admission
@@ -99,6 +105,7 @@ class Messenger:
     status: Callable[[], Mapping[str, float]] = dict
     expected: frozenset[str] = frozenset()
     begun: threading.Event = field(default_factory=threading.Event)
+    keep: Keep = lambda *_: 0
     address: str = ""
     sent_bytes: int = 0
     sent_messages: int = 0
@@ -106,9 +113,16 @@ class Messenger:
     def __post_init__(self) -> None:
         self.name = self.admission.name
         self._waiting: Counter[str] = Counter()
-        self._incarnations: dict[str, int] = {}
+        self._incarnations: dict[str, tuple[int, int]] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._lock = threading.Lock()
+
+    def restore(self, addresses: Mapping[str, str], neighbours: Iterable[Neighbour]) -> None:
+        """Set the addresses of neighbours that called before, and their known processes."""
+        self.addresses = {**addresses, **self.addresses}
+        for each in neighbours:
+            if each.incarnation:
+                self._incarnations[each.name] = each.incarnation, each.restarts
 
     # Remote methods.
 
@@ -148,7 +162,7 @@ class Messenger:
             return f"this key belongs to {name}, not to {message.sender}"
         if owner := self._address_of_namesake(message, address):
             return f"the name {message.sender} is in use by the node at {owner}"
-        self._put(MessageReceived(message, key), key)
+        self._receive(message, key)
         self._record_address(message, address)
         return ""
 
@@ -168,12 +182,26 @@ class Messenger:
 
     def _put(self, event: NetworkEvent, key: str) -> None:
         """Queue an event for the node, unless too many of that sender wait already."""
+        self._reserve(key)
+        self.events.put(event)
+
+    def _reserve(self, key: str) -> None:
         with self._lock:
             if self._waiting[key] >= MAX_RECEIVED_MESSAGES:
                 waiting = f"{MAX_RECEIVED_MESSAGES} messages of this node wait to be handled"
                 raise BusyError(f"{waiting}: send this one later")
             self._waiting[key] += 1
-        self.events.put(event)
+
+    def _receive(self, message: messages.Message, key: str) -> None:
+        """Queue a message for the node when it is on disk."""
+        self._reserve(key)
+        try:
+            number = self.keep(message, key)
+        except BaseException:
+            with self._lock:
+                self._waiting[key] -= 1
+            raise
+        self.events.put(MessageReceived(message, key, number))
 
     def record_handled(self, event: NetworkEvent) -> None:
         """Allow the sender of an event to send another one."""
@@ -185,10 +213,12 @@ class Messenger:
     def _address_of_namesake(self, message: messages.Message, address: str) -> str:
         """Return the address of another node of the sender's name that still answers."""
         known = self.addresses.get(message.sender)
-        incarnation = self._incarnations.get(message.sender)
-        if known in (None, address) or incarnation in (None, message.incarnation):
+        process = self._incarnations.get(message.sender)
+        if known in (None, address) or process in (None, _process_of(message)):
             return ""
-        return known if self._identify(known) == (message.sender, incarnation) else ""
+        assert known is not None
+        assert process is not None
+        return known if self._identify(known) == (message.sender, process[0]) else ""
 
     def _identify(self, address: str) -> tuple[str, int] | None:
         """Ask a node for its name and incarnation; None without an answer or a proof."""
@@ -203,19 +233,19 @@ class Messenger:
         """Record the sender's address; a given address is kept until the neighbour restarts."""
         sender = message.sender
         with self._lock:
-            incarnation = self._incarnations.get(sender)
+            former, process = self._incarnations.get(sender), _process_of(message)
             expected = sender in self.expected or isinstance(message, messages.Hello)
-            if incarnation is None and expected:
+            if former is None and expected:
                 self.addresses.setdefault(sender, address)
-            elif incarnation is not None and message.incarnation > incarnation:
+            elif former is not None and process > former:
                 self.addresses[sender] = address
-            if message.incarnation > (incarnation or 0):
-                self._incarnations[sender] = message.incarnation
+            if process > (former or (0, 0)):
+                self._incarnations[sender] = process
 
     # Sending.
 
-    def send(self, to: str, message: messages.Message) -> None:
-        """Queue a message for a neighbour."""
+    def send(self, to: str, message: messages.Message, number: int = 0) -> None:
+        """Queue a message for a neighbour; `number` is returned when it is acknowledged."""
         if to not in self._outboxes:
             self._outboxes[to] = Outbox(self, to)
         outbox = self._outboxes[to]
@@ -223,7 +253,7 @@ class Messenger:
             outbox.clear()
             reason = f"more than {MAX_QUEUED_MESSAGES} messages are queued for it"
             self.events.put(NeighbourUnreachable(to, reason))
-        outbox.queue.put(msgspec.msgpack.encode(message))
+        outbox.queue.put((number, msgspec.msgpack.encode(message)))
 
     def flush(self, interrupted: threading.Event, limit_s: float) -> None:
         """Wait until all messages have arrived or are given up; up to `limit_s` if interrupted."""
@@ -254,6 +284,11 @@ class Messenger:
         return [known] if known is not None else [*filter(_is_usable, self.look_up(name))]
 
 
+def _process_of(message: messages.Message) -> tuple[int, int]:
+    """Return the incarnation of a sender and its restarts: a later process has larger ones."""
+    return message.incarnation, message.restarts
+
+
 def _is_usable(address: str) -> bool:
     """Return whether an announced address, which may be invalid, can be called."""
     try:
@@ -267,7 +302,7 @@ class Outbox:
 
     def __init__(self, messenger: Messenger, to: str) -> None:
         self._messenger, self._to = messenger, to
-        self.queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self.queue: SimpleQueue[tuple[int, bytes] | None] = SimpleQueue()
         self._remote: tuple[str, axon.Remote] | None = None
         self._reason, self._proved = "", False
         self._tried = 0
@@ -276,7 +311,8 @@ class Outbox:
 
     def _run(self) -> None:
         messenger = self._messenger
-        while (content := self.queue.get()) is not None:
+        while (queued := self.queue.get()) is not None:
+            number, content = queued
             start_s = time.monotonic()
             rejection = self._send(content, start_s + messenger.patience_s)
             if rejection is None:
@@ -294,8 +330,10 @@ class Outbox:
                 )
                 key = messenger.admission.keyring.key_of(self._to)
                 messenger.reject(rejected, key or "")
+                messenger.events.put(MessageAcknowledged(number, None))
             else:
-                messenger.events.put(MessageAcknowledged(time.monotonic() - start_s))
+                round_trip_s = time.monotonic() - start_s
+                messenger.events.put(MessageAcknowledged(number, round_trip_s))
         if self._remote is not None:
             self._remote[1].__exit__()
 

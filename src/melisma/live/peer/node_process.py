@@ -14,7 +14,8 @@ from melisma.errors import MelismaError, SettingError
 from melisma.learning.loaded_task import load_task
 from melisma.learning.trainer_factory import use_one_thread
 from melisma.live.peer.admission import is_loopback, is_protected
-from melisma.live.peer.node_runner import STOP_GRACE_S, NodeConfig, NodeRunner, Progress
+from melisma.live.peer.node_config import NodeConfig
+from melisma.live.peer.node_runner import STOP_GRACE_S, NodeRunner, Progress
 from melisma.live.processes import exit_with_parent
 from melisma.peer.group import check_node_name
 from melisma.runs.peer_report import NodeReport

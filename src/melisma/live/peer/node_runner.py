@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty
+from typing import NoReturn
 from zlib import crc32
 
 import msgspec
@@ -19,7 +20,7 @@ from safetensors.numpy import save
 from melisma import axon
 from melisma.atomic import write_atomic
 from melisma.axon.address import Address
-from melisma.errors import MelismaError
+from melisma.errors import DataError, MelismaError
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import DataSet
 from melisma.learning.stepper import Stepper, stepper_for
@@ -32,9 +33,12 @@ from melisma.live.peer.messenger import (
     NeighbourUnreachable,
     NetworkEvent,
 )
+from melisma.live.peer.node_config import NodeConfig
+from melisma.live.peer.node_store import DriverState, NodeStore
 from melisma.peer import commands
-from melisma.peer.group import PeerSettings, partition_samples, take_samples
+from melisma.peer.group import partition_samples, take_samples
 from melisma.peer.node import Node
+from melisma.peer.node_snapshot import needs_snapshot, resume
 from melisma.peer.node_state import Outputs
 from melisma.peer.proofs import NodeKey
 from melisma.runs.folder import MODELS_FOLDER, REPORTS_FOLDER
@@ -57,44 +61,6 @@ MESSAGE_BYTES = 65536
 SMALL_BODY_BYTES = 8192
 
 
-class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration of one node.
-
-    It trains on part number `part` of `parts` of the data. `neighbours` without an entry in
-    `addresses` are looked up on the notice `board` or, with `discover`, on the local network.
-    Without a `token` any host that reaches a node of the group can join it, which beyond this
-    machine has to be allowed by `open_group`. `keys` are known keys of nodes; a name without one
-    belongs to the first key that uses it. The node's own key is kept in a file unless `private_key`
-    is given. With `control_token` only its owner may ask for progress. With `await_begin` the node
-    listens, and begins when its owner calls `begin`. `module_folders` are added to the import path.
-    Report and model are written to `folder`. Times are measured from `start_unix_s`, or from the
-    start of the process.
-    """
-
-    name: str
-    settings: PeerSettings
-    score_every: int = 0
-    part: int = 0
-    parts: int = 1
-    neighbours: tuple[str, ...] = ()
-    addresses: dict[str, str] = msgspec.field(default_factory=dict)
-    host: str = "127.0.0.1"
-    port: int = 0
-    token: str | None = None
-    open_group: bool = False
-    keys: dict[str, str] = msgspec.field(default_factory=dict)
-    private_key: str | None = None
-    control_token: str | None = None
-    await_begin: bool = False
-    tls: bool = False
-    board: str | None = None
-    discover: bool = False
-    advertise: str | None = None
-    module_folders: tuple[str, ...] = ()
-    folder: str | None = None
-    start_unix_s: float | None = None
-
-
 @dataclass
 class NodeRunner:
     """Runs one node; `log` receives lines for users."""
@@ -107,18 +73,24 @@ class NodeRunner:
 
     def __post_init__(self) -> None:
         config = self.config
-        incarnation = time.time_ns() // 10**6
         self._steps: Stepper = self._create_steps()
         self._node: Node = config.settings.create_node(
-            config.name, incarnation, config.neighbours, self._steps, config.keys
+            config.name, time.time_ns() // 10**6, config.neighbours, self._steps, config.keys
         )
         self._recorder = NodeRecorder(self._node)
+        self._store = NodeStore(config, self._node, self._steps)
+        record = self._store.record
+        self._steps_left = 0 if record is None else record.node.steps_left
+        self._outcome = "" if record is None else record.outcome
+        self._reason = "" if record is None else record.reason
+        self._scored_steps = 0
         key = (
             NodeKey.from_text(config.private_key)
             if config.private_key
             else load_node_key(config.name)
         )
         keyring = self._node.membership.keyring
+        incarnation = self._node.identity.incarnation
         self._admission = Admission(config.name, config.token, key, keyring, incarnation)
         self._messenger = Messenger(
             self._admission,
@@ -127,11 +99,14 @@ class NodeRunner:
             self._look_up,
             status=self._progress,
             expected=frozenset(config.neighbours),
+            keep=self._store.keep,
         )
+        if record is not None:
+            self._messenger.restore(record.addresses, self._node.neighbours.values())
+            self._messenger.sent_messages = record.figures.messages
+            self._messenger.sent_bytes = record.figures.sent_bytes
         self._wakes: list[float] = []
         self._progress_at_s = 0.0
-        self._steps_left = self._scored_steps = 0
-        self._outcome = self._reason = ""
 
     def _create_steps(self) -> Stepper:
         config, task, train = self.config, self.config.settings.task, self.data.train
@@ -145,13 +120,20 @@ class NodeRunner:
 
     def run(self) -> NodeReport:
         """Train with the neighbours until all are done, or `stop` is set."""
+        try:
+            return self._run()
+        finally:
+            self._store.close()
+
+    def _run(self) -> NodeReport:
         config = self.config
         update_bytes = MESSAGE_BYTES + 8 * self._node.model.vector.size
         worker = axon.Worker(
             host=config.host,
             port=config.port,
-            # A notice board lists a former incarnation for a while, so its name must differ.
-            name=f"{config.name}.{self._admission.incarnation}",
+            # A notice board lists a former process for a while, so its name must differ. An
+            # incarnation is in milliseconds: a later one is larger.
+            name=f"{config.name}.{self._admission.incarnation + self._store.restarts}",
             authenticator=ControlToken(
                 config.control_token,
                 open_to_all=config.control_token is None and config.token is None,
@@ -176,22 +158,83 @@ class NodeRunner:
             self.log(f"{config.name} at {address}, on {self._samples:,} samples")
             self.log(f"{config.name} has the key {self._admission.key.public}")
             self._log_unknown_addresses()
-            late_s = 0.0 if config.start_unix_s is None else time.time() - config.start_unix_s
+            # The clock of the device may have been set back since it stopped.
+            late_s = max(time.time() - self._store.start_unix_s, self._node.now_s)
             self._start_s = time.monotonic() - late_s
             while config.await_begin and not self.stop.is_set():
                 if self._messenger.begun.wait(BEGIN_CHECK_S):
                     break
-            self._execute(self._node.start(self._now_s()))
-            while not self._outcome:
-                self._run_once()
+            try:
+                self._begin()
+                while not self._outcome:
+                    self._run_once()
+            except OSError as error:
+                if error is not self._store.error:
+                    raise
+                self._leave_without_disk(error)
             # Scoring takes seconds on a busy machine: the model is on disk before it begins.
-            self._save(self._create_report(self._now_s()))
+            self._save_results(self._create_report(self._now_s()))
             self._messenger.flush(self.stop, GOODBYE_S)
             ended_s = self._now_s()
             self._score()
             report = self._create_report(ended_s)
             self._save_report(report)
             return report
+
+    def _begin(self) -> None:
+        """Start, or resume from the state on disk; messages leave when the state is saved."""
+        node, store, now_s = self._node, self._store, self._now_s()
+        if store.record is None:
+            self._execute(node.start(now_s), save=True)
+            return
+        self._recorder.restore(now_s, store.record.figures)
+        self._scored_steps = max((score.steps for score in self._recorder.scores), default=0)
+        line = (
+            f"resumes after {node.steps:,} of {node.identity.iterations:,} steps and "
+            f"{node.update_number} updates (restart {store.restarts})"
+        )
+        self.log(f"{self.config.name} {line}")
+        self._recorder.record_notice(now_s, line)
+        unacknowledged = store.sent.pending()
+        if not self._outcome:
+            self._execute(resume(node, now_s, store.inbox), save=True)
+        for number, send in unacknowledged.items():
+            self._messenger.send(send.to, send.message, number)
+
+    def _is_due(self) -> bool:
+        """Return whether to save although no message depends on it."""
+        return self._store.is_due(self._now_s(), self._steps_left)
+
+    def _save(self) -> None:
+        """Return when the state of this node is on disk."""
+        self._recorder.messages = self._messenger.sent_messages
+        self._recorder.sent_bytes = self._messenger.sent_bytes
+        driver = DriverState(
+            self._now_s(),
+            self._steps_left,
+            dict(self._messenger.addresses),
+            self._outcome,
+            self._reason,
+        )
+        self._store.save(driver, self._recorder.figures())
+
+    def _leave_without_disk(self, error: OSError) -> NoReturn:
+        """Say goodbye, and raise `DataError`: a node must not go on without its state on disk."""
+        self._send_all(self._node.leave())
+        interrupted = threading.Event()
+        interrupted.set()
+        self._messenger.flush(interrupted, GOODBYE_S)
+        raise DataError(
+            f"cannot write the state of {self.config.name} to {self.config.folder}: "
+            f"{error.strerror}; the node left after {self._node.steps:,} steps: free some space, "
+            "and start it again to resume"
+        ) from error
+
+    def _send_all(self, outputs: Outputs) -> None:
+        """Send messages that do not depend on a state that is not saved."""
+        for output in outputs:
+            if isinstance(output, commands.Send):
+                self._messenger.send(output.to, output.message)
 
     def _log_unknown_addresses(self) -> None:
         config = self.config
@@ -207,19 +250,25 @@ class NodeRunner:
     def _run_once(self) -> None:
         """Handle all events that are due, and take one step."""
         computing = self._node.computing
+        if self._store.error is not None:
+            raise self._store.error
         if self.stop.is_set():
-            self._execute(self._node.leave())
+            # It may resume from the state before it left.
+            self._save()
+            self._send_all(self._node.leave())
             self._outcome, self._reason = "cancelled", "interrupted"
             return
         wait_s = 0.0 if computing else max(0.0, self._wakes[0] - self._now_s())
+        outputs: Outputs = []
         while (event := self._next_event(min(wait_s, MAX_WAIT_S))) is not None:
             wait_s = 0.0
             self._messenger.record_handled(event)
-            self._execute(self._on_event(event))
+            outputs += self._on_event(event)
             self._admission.incarnation = self._node.identity.incarnation
         while self._wakes and self._wakes[0] <= self._now_s():
             heapq.heappop(self._wakes)
-            self._execute(self._node.on_wake(self._now_s()))
+            outputs += self._node.on_wake(self._now_s())
+        self._execute(outputs, save=self._is_due() or needs_snapshot(outputs))
         self._show_progress()
         if self._outcome or computing is None:
             return
@@ -227,7 +276,8 @@ class NodeRunner:
         self._steps_left -= 1
         if not self._steps_left:
             self._recorder.record_computed(self._now_s())
-            self._execute(self._node.on_computed(self._now_s()))
+            outputs = self._node.on_computed(self._now_s())
+            self._execute(outputs, save=needs_snapshot(outputs))
             self._score_if_due()
 
     def _next_event(self, wait_s: float) -> NetworkEvent | None:
@@ -239,27 +289,33 @@ class NodeRunner:
 
     def _on_event(self, event: NetworkEvent) -> Outputs:
         match event:
-            case MessageReceived(message, key):
+            case MessageReceived(message, key, number):
+                self._store.record_handled(number)
                 return self._node.on_message(self._now_s(), message, key)
             case NameRefused(name, reason):
                 return self._node.on_forgery(self._now_s(), name, reason)
             case NeighbourUnreachable(name, reason):
+                self._store.sent.drop(name)
                 outputs = self._node.on_unreachable(self._now_s(), name)
                 if outputs:
                     self.log(f"{self.config.name}: no answer from {name}: {visible(reason)}")
                 return outputs
-            case MessageAcknowledged(round_trip_s):
-                self._node.on_acknowledged(round_trip_s)
+            case MessageAcknowledged(number, round_trip_s):
+                self._store.sent.acknowledge(number)
+                if round_trip_s is not None:
+                    self._node.on_acknowledged(round_trip_s)
         return []
 
-    def _execute(self, outputs: Outputs) -> None:
+    def _execute(self, outputs: Outputs, *, save: bool) -> None:
+        """Carry out outputs; messages leave when the state on which they depend is saved."""
         self._recorder.record_outputs(self._now_s(), outputs)
+        sends: list[tuple[int, commands.Send]] = []
         for output in outputs:
             match output:
                 case commands.TakeSteps(steps=steps):
                     self._steps_left = steps
-                case commands.Send(to=to, message=message):
-                    self._messenger.send(to, message)
+                case commands.Send():
+                    sends.append((self._store.sent.add(output), output))
                 case commands.Wake(at_s=at_s):
                     heapq.heappush(self._wakes, at_s)
                 case commands.Finish(reason=reason):
@@ -269,6 +325,10 @@ class NodeRunner:
                     )
             if line := describe_notice(output):
                 self.log(f"{self.config.name}: {line}")
+        if save:
+            self._save()
+        for number, send in sends:
+            self._messenger.send(send.to, send.message, number)
 
     def _show_progress(self) -> None:
         if self._now_s() - self._progress_at_s >= PROGRESS_S:
@@ -310,7 +370,7 @@ class NodeRunner:
         self._recorder.sent_bytes = self._messenger.sent_bytes
         return self._recorder.report(ended_s, self._outcome, self._reason, self._steps.visits)
 
-    def _save(self, report: NodeReport) -> None:
+    def _save_results(self, report: NodeReport) -> None:
         """Write the model and the report to the folder, if there is one."""
         if self.config.folder is None:
             return

@@ -1,4 +1,4 @@
-"""`compare`: run schemes in virtual time, each on the same seeds.
+"""Runs of several schemes on the same seeds, and the figures of each scheme.
 
 A figure of a scheme is its mean over seeds with a 95 % confidence interval. Schemes are compared
 seed by seed, so that effects of a seed on all of them cancel out. A run that failed or never
@@ -6,37 +6,16 @@ reached the accuracy is counted as such, and left out of the means.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from math import isclose, isfinite, nan
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-from melisma.allocation.schemes import OWN_SCHEME, SCHEMES, get_scheme
-from melisma.errors import SettingError, suggest
-from melisma.fleet.arguments import check_arguments, describe
-from melisma.fleet.fleet import Fleet
-from melisma.fleet.tables import Seed
-from melisma.fleet.task import Task, resolve_task
-from melisma.learning.given_objects import GivenObjects
-from melisma.runs.report import Report
+from melisma.fleet.task import Task
+from melisma.simulation.comparison.compared_run import FIGURES, ComparedRun
 from melisma.simulation.comparison.interval import Interval
-from melisma.simulation.fault_sources import FaultSource, function_name
-from melisma.simulation.fault_targets import FaultTargets
-from melisma.simulation.faults import format_faults
-from melisma.simulation.scenario import Scenario
-from melisma.simulation.simulation import (
-    NO_OVERRIDES,
-    ComputeLevel,
-    SimulationOptions,
-    prepare,
-    run,
-)
-from melisma.user_code import is_import_path
+from melisma.simulation.simulation import ComputeLevel
 
 if TYPE_CHECKING:
     from melisma.runs.svg import Picture
@@ -44,88 +23,10 @@ if TYPE_CHECKING:
 
 TargetOrigin = Literal["asked", "task", "lowest", "none"]
 
-COMPLETED = ("finished", "reached goal")
 # Times are sums with rounding errors: relative differences up to this do not count.
 SAME_TIME = 1e-9
-FIGURES = (
-    *("accuracy_s", "training_s", "run_s", "deadline_misses", "max_staleness"),
-    *("capacity_used", "outside_share"),
-    *("average_staleness", "visits_per_s", "visits_counted", "visits_dropped"),
-    *("bytes", "joules", "cost", "accuracy", "loss"),
-)
-MAX_LISTED_LEARNERS = 100
 # Figures of which the largest is first; of others it is the smallest.
 LARGEST_FIRST = ("visits_per_s",)
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """One run of a scheme; `curve` is (seconds, accuracy) after each cycle where it is known.
-
-    `capacity_lost` has the fractions of capacity that were not used, by cause. Capacity used is
-    also listed by cycle and, for up to `MAX_LISTED_LEARNERS`, by learner.
-    """
-
-    scheme: str
-    seed: int
-    outcome: str
-    reason: str = ""
-    curve: tuple[tuple[float, float], ...] = ()
-    accuracy_s: float = nan
-    training_s: float = nan
-    run_s: float = nan
-    deadline_misses: float = nan
-    capacity_used: float = nan
-    outside_share: float = nan
-    max_staleness: float = nan
-    average_staleness: float = nan
-    visits_per_s: float = nan
-    visits_counted: float = nan
-    visits_dropped: float = nan
-    bytes: float = nan
-    joules: float = nan
-    cost: float = nan
-    accuracy: float = nan
-    loss: float = nan
-    capacity_lost: dict[str, float] = field(default_factory=dict)
-    capacity_by_cycle: tuple[float, ...] = ()
-    capacity_by_learner: dict[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def from_report(cls, report: Report) -> "ComparedRun":
-        """Return the figures of a report; `with_target` adds `accuracy_s`."""
-        scored = [cycle for cycle in report.cycles if isfinite(cycle.accuracy)]
-        names = [name for name in FIGURES if name not in ("accuracy_s", "run_s", "visits_per_s")]
-        run_s = report.ended_s - report.began_s
-        return cls(
-            scheme=report.task.scheme,
-            seed=report.task.seed,
-            outcome=report.outcome,
-            reason=report.reason,
-            curve=tuple((cycle.evaluated_s - report.began_s, cycle.accuracy) for cycle in scored),
-            run_s=run_s,
-            visits_per_s=report.visits_counted / run_s if run_s > 0 else nan,
-            capacity_lost=report.capacity_lost,
-            capacity_by_cycle=tuple(cycle.capacity_used for cycle in report.ended_cycles),
-            capacity_by_learner=_capacity_by_learner(report),
-            **{name: float(getattr(report, name)) for name in names},
-        )
-
-    @property
-    def completed(self) -> bool:
-        """Whether the run neither failed nor was cancelled."""
-        return self.outcome in COMPLETED
-
-    def with_target(self, accuracy: float) -> "ComparedRun":
-        """Return the run with the seconds until it reached an accuracy, NaN if it never did."""
-        reached = (seconds for seconds, value in self.curve if value >= accuracy)
-        return replace(self, accuracy_s=next(reached, nan))
-
-
-def _capacity_by_learner(report: Report) -> dict[str, float]:
-    if len(report.names) > MAX_LISTED_LEARNERS:
-        return {}
-    return dict(zip(report.names, report.learners.capacity_used.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -199,7 +100,7 @@ class Comparison:
         """
         values, others = self._values(scheme, figure), self._values(to or self.schemes[0], figure)
         pairs = zip(values, others, strict=True)
-        return Interval.from_values(_subtract(value, other) for value, other in pairs)
+        return Interval.from_values(subtract(value, other) for value, other in pairs)
 
     @cached_property
     def lead(self) -> Lead | None:
@@ -249,7 +150,7 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON; unknown numbers are None."""
-        encoded: dict[str, Any] = _encode(
+        encoded: dict[str, Any] = encode(
             {
                 "task": self.task.name,
                 "work": self.level,
@@ -282,135 +183,6 @@ class Comparison:
         return [getattr(completed.get(seed), figure, nan) for seed in self.seeds]
 
 
-def compare(  # noqa: PLR0913 - task, fleet, schemes, seeds, options, accuracy and watcher
-    task: Task | str | Path,
-    fleet: Fleet | str | Path,
-    schemes: Sequence[str],
-    seeds: Sequence[int],
-    options: SimulationOptions = NO_OVERRIDES,
-    *,
-    model: Any = None,
-    data: Any = None,
-    accuracy: float | None = None,
-    watch: Callable[[ComparedRun], object] = lambda _: None,
-) -> Comparison:
-    """Run a task by each scheme on each seed in virtual time; `watch` is called after each run.
-
-    `model` and `data` are objects instead of those that the task names, as in `melisma.train`.
-
-    Time is measured to `accuracy`, or to the accuracy at which the task stops, or else to the
-    lowest final accuracy of any run. Ctrl-C ends the comparison and keeps the runs that have
-    finished, at least one.
-    """
-    _check_options(schemes, seeds, options)
-    _check_schemes(schemes)
-    read, objects = resolve_task(task), GivenObjects(model, data)
-    level = options.work or read.simulation.work
-    _check_passes(read, schemes, f"{task}: " if read is not task else "")
-    target = _choose_target(read, level, accuracy)
-    for scheme in schemes:
-        # Find invalid settings of every scheme before the first run.
-        prepared = prepare(task, fleet, replace(options, scheme=scheme, seed=seeds[0]), objects)
-    settings = [
-        replace(options, scheme=scheme, seed=seed) for seed, scheme in product(seeds, schemes)
-    ]
-    runs = _run_all(lambda options: run(prepare(task, fleet, options, objects)), settings, watch)
-    comparison = summarize_runs(read, level, tuple(schemes), runs, target)
-    scenario = prepared.scenario
-    return replace(
-        comparison,
-        planned_runs=len(settings),
-        faults=_describe_faults(options.faults, scenario),
-        has_prices=scenario.fleet.has_prices,
-    )
-
-
-def _run_all(
-    simulate_with: Callable[[SimulationOptions], Report],
-    settings: Sequence[SimulationOptions],
-    watch: Callable[[ComparedRun], object],
-) -> tuple[ComparedRun, ...]:
-    """Run all settings in turn; if interrupted, return the finished runs, if there are any."""
-    runs: list[ComparedRun] = []
-    with suppress(KeyboardInterrupt):
-        for options in settings:
-            report = simulate_with(options)
-            if report.outcome == "cancelled":
-                break
-            runs.append(ComparedRun.from_report(report))
-            watch(runs[-1])
-    if not runs:
-        raise KeyboardInterrupt
-    return tuple(runs)
-
-
-def _describe_faults(source: FaultSource, scenario: Scenario) -> str:
-    """Return the faults of all runs as text: that of the caller, as a choice differs by seed."""
-    if isinstance(source, str) and not source.isdecimal():
-        return source
-    if callable(source):
-        return f"by {function_name(source)}"
-    return format_faults(scenario.faults, FaultTargets.of_fleet(scenario.fleet))
-
-
-def _check_options(
-    schemes: Sequence[str], seeds: Sequence[int], options: SimulationOptions
-) -> None:
-    check_arguments("compare", {"schemes": list[str], "seeds": list[Seed]}, locals())
-    if not isinstance(options, SimulationOptions):
-        raise SettingError(
-            f"options are {describe(options)}; expected melisma.SimulationOptions(...)"
-        )
-    if options.scheme is not None or options.seed is not None:
-        raise SettingError(
-            "options set a scheme or a seed; use the arguments schemes and seeds instead"
-        )
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise SettingError(f"seeds are {list(seeds)}; expected at least one, each once")
-
-
-def _check_schemes(schemes: Sequence[str]) -> None:
-    fit = [row.name for row in SCHEMES.values() if row.problem == "cycle"]
-    if not schemes:
-        raise SettingError(f"no scheme to compare; expected some of {', '.join(fit)}")
-    for name in schemes:
-        if name not in fit and not is_import_path(name):
-            problem = "cannot run a cycle of one task" if name in SCHEMES else "is unknown"
-            expected = suggest(name, fit, OWN_SCHEME)
-            raise SettingError(f"scheme {name!r} {problem}; {expected}")
-        if schemes.count(name) > 1:
-            raise SettingError(f"scheme {name} is named twice; expected each scheme once")
-
-
-def _check_passes(task: Task, schemes: Sequence[str], where: str) -> None:
-    for name in schemes:
-        if get_scheme(name).passes == "fixed" and task.passes is None:
-            raise SettingError(
-                f"{where}task: passes is missing; scheme {name} needs it, such as passes = 1"
-            )
-
-
-def _choose_target(task: Task, level: ComputeLevel, accuracy: float | None) -> Target:
-    """Return the target that is known before any run."""
-    stop = task.stop.accuracy
-    if accuracy is None:
-        return Target(stop, "task") if stop is not None and level != "timing" else Target()
-    if level == "timing":
-        raise SettingError(
-            f"accuracy is {accuracy:g}, but work = timing trains nothing; use work = train"
-        )
-    if not isinstance(accuracy, int | float):
-        raise SettingError(f"accuracy is {describe(accuracy)}; expected a number from 0 to 1")
-    if not 0 < accuracy <= 1:
-        raise SettingError(f"accuracy is {accuracy:g}; expected more than 0, and at most 1")
-    if stop is not None and accuracy > stop:
-        raise SettingError(
-            f"accuracy is {accuracy:g}, but the task stops at {stop:g}; "
-            "raise task.stop.accuracy or leave it out"
-        )
-    return Target(accuracy, "asked")
-
-
 def summarize_runs(
     task: Task,
     level: ComputeLevel,
@@ -431,16 +203,17 @@ def _lowest_accuracy(runs: tuple[ComparedRun, ...]) -> Target:
     return Target(min(final), "lowest") if final else Target()
 
 
-def _subtract(value: float, other: float) -> float:
+def subtract(value: float, other: float) -> float:
+    """Return a difference, 0 within the rounding of sums of times."""
     return 0.0 if isclose(value, other, rel_tol=SAME_TIME) else value - other
 
 
-def _encode(value: Any) -> Any:
+def encode(value: Any) -> Any:
     """Convert to the types of JSON, with NaN as None."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _encode(item) for name, item in value.items()}
+        return {name: encode(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_encode(item) for item in value]
-    return _encode(vars(value)) if isinstance(value, ComparedRun | Interval) else value
+        return [encode(item) for item in value]
+    return encode(vars(value)) if isinstance(value, ComparedRun | Interval) else value

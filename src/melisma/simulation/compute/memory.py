@@ -38,6 +38,15 @@ def keep_freed_memory() -> None:
         mallopt(M_MMAP_MAX, 0)
 
 
+def return_freed_memory() -> None:
+    """Return memory that was freed to the system, between two tasks that need much of it.
+
+    Free memory between arrays that stay is in pieces that may be too small for the next task.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def check_memory(task: Task, fleet: Fleet) -> None:
     """Raise `SettingError` if the simulation needs more memory than is free."""
     needed, free = memory_needed_bytes(task, fleet), free_memory_bytes()

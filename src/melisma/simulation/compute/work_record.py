@@ -42,6 +42,15 @@ class WorkRecord:
         self._passes[learners] = passes
         self._given.append((learners, attempts, shards))
 
+    def unknown_rows(self, learners: Ints, attempts: Ints) -> Ints:
+        """Return the rows of assignments that were not recorded yet."""
+        unknown = np.ones(learners.size, np.bool_)
+        for known, numbers, _ in self._given:
+            recorded = np.zeros(self.batches.size, np.int64)
+            recorded[known] = numbers
+            unknown &= recorded[learners] != attempts
+        return np.flatnonzero(unknown)
+
     def release(self, learners: Ints, shards: Ints) -> None:
         """Record that learners do not train these shards: pairs of a learner and a shard."""
         self._released = self._released.union(learners, shards)
@@ -82,6 +91,15 @@ class WeightedWork:
     visits: Ints
     steps: Ints = field(default_factory=lambda: NO_INTS)
 
+    def take(self, rows: Ints) -> "WeightedWork":
+        """Return the updates in these rows."""
+        if rows.size == self.learners.size:
+            return self
+        columns = self.learners[rows], self.attempts[rows], self.weights[rows], self.visits[rows]
+        return WeightedWork(
+            self.record, *columns, self.steps[rows] if self.steps.size else self.steps
+        )
+
 
 class WorkRecords:
     """The work of recent cycles, as long as updates of them may still be averaged.
@@ -93,7 +111,7 @@ class WorkRecords:
         self._learners, self._recording = learners, recording
         self._by_cycle: dict[int, WorkRecord] = {}
 
-    def add(self, command: commands.Dispatch | commands.Extend) -> None:
+    def add(self, command: commands.Dispatch | commands.Extend | commands.Resend) -> None:
         """Record the shards that learners are given, and forget cycles that are too long ago."""
         if not self._recording:
             return
@@ -101,8 +119,14 @@ class WorkRecords:
             oldest = command.cycle - MAX_LATE_CYCLES - 1
             known = {cycle: work for cycle, work in self._by_cycle.items() if cycle >= oldest}
             self._by_cycle = known | {command.cycle: WorkRecord(command.cycle, self._learners)}
-        self._by_cycle[command.cycle].add(
-            command.learners, command.attempts, command.shards, command.passes
+        record, rows = self._by_cycle[command.cycle], np.arange(command.learners.size)
+        if isinstance(command, commands.Resend):
+            rows = record.unknown_rows(command.learners, command.attempts)
+        record.add(
+            command.learners[rows],
+            command.attempts[rows],
+            command.shards.take(rows),
+            command.passes[rows],
         )
 
     def release(self, cycle: int, learners: Ints, shards: Ints) -> None:

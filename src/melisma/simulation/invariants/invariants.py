@@ -3,6 +3,8 @@
 - Shards: `shard_invariants`. Updates: `update_invariants`.
 - Time: it never goes back, no cycle outlasts its deadline and the predicted tail, and none closes
   with open work before its deadline, or after it without the quorum, unless the run has to end.
+- Restarts: all open work is sent again, as it was assigned, less what was taken back. Learners have
+  time to call again before a cycle closes.
 - Trace: replaying it gives the same commands, and its report has the same updates and weights.
 """
 
@@ -13,6 +15,8 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
+from melisma.cycle.restarts import reconnect_s
+from melisma.cycle.rounds import MAX_TAIL_FRACTION
 from melisma.fleet.array_types import Ints
 from melisma.fleet.task import Task
 from melisma.runs.report import Report
@@ -20,7 +24,7 @@ from melisma.runs.trace import Step, decode_steps, encode_step
 from melisma.simulation.invariants.assignment_records import AssignmentRecords, assignment_keys
 from melisma.simulation.invariants.shard_invariants import ShardInvariants
 from melisma.simulation.invariants.update_invariants import UpdateInvariants
-from melisma.simulation.invariants.violations import expect
+from melisma.simulation.invariants.violations import InvariantError, expect
 
 ROUNDING_S = 1e-6
 
@@ -39,7 +43,9 @@ class Invariants:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._now_s = -np.inf
-        self._limit_s = self._deadline_at_s = self._ends_s = np.inf
+        self._limit_s = self._deadline_at_s = self._ends_s = self._quorum_from_s = np.inf
+        self._deadline_s = 0.0  # of this cycle
+        self._resent = set[tuple[int, int]]()  # learner and attempt, in this step
         self._records = AssignmentRecords()
         self._finished = False
         # Set by the first event, `TaskSubmitted`.
@@ -52,11 +58,14 @@ class Invariants:
         self.steps.append(step)
         expect(step.event.at_s >= self._now_s - ROUNDING_S, "time goes back")
         self._now_s = max(self._now_s, step.event.at_s)
+        if isinstance(step.event, events.OrchestratorRestarted):
+            self._allow_time(step.event)
         in_time = not self._records.open or self._now_s <= self._limit_s + ROUNDING_S
         expect(in_time, f"cycle {self._records.cycle} is still open at {self._now_s:g} s")
         for message in (step.event, *step.commands):
             if handler := HANDLERS.get(type(message)):
                 handler(self, message)
+        self._check_resent(step.event)
         if self._records.open:
             self._shards.check_open_requests()
 
@@ -103,9 +112,51 @@ class Invariants:
         expect(command.cycle > cycle, "a cycle begins twice")
         expect(not self._records.open, f"cycle {cycle} never closed")
         self._records.cycle = command.cycle
-        self._deadline_at_s = self._now_s + command.seconds_left
+        self._deadline_s = command.seconds_left
+        self._deadline_at_s = self._quorum_from_s = self._now_s + command.seconds_left
         self._limit_s = self._deadline_at_s + command.tail_s
         self._shards.begin_cycle(set(command.shards.values.tolist()))
+
+    def _allow_time(self, event: events.OrchestratorRestarted) -> None:
+        """Let an open cycle wait for learners that call again, and for their updates."""
+        if self._records.open:
+            calls_s = event.at_s + reconnect_s(event.downtime_s)
+            self._quorum_from_s = max(self._quorum_from_s, calls_s)
+            self._limit_s = max(self._limit_s, calls_s + MAX_TAIL_FRACTION * self._deadline_s)
+            self._ends_s = max(self._ends_s, calls_s)
+
+    def on_resend(self, command: commands.Resend) -> None:
+        """Check that work is sent again as it was assigned."""
+        rows = zip(assignment_keys(command), command.shards, command.passes.tolist(), strict=True)
+        for (learner, attempt), shards, passes in rows:
+            record = self._records.find_open(command.cycle, learner)
+            if record is None or record.closed or attempt not in record.shards:
+                raise InvariantError(f"attempt {attempt} of {learner} is sent again, but not open")
+            expect(set(shards.tolist()) == record.shards[attempt], f"{learner} gets other shards")
+            expect(passes == record.passes, f"{learner} makes another number of passes")
+            expect((learner, attempt) not in self._resent, f"{learner} is sent {attempt} twice")
+            self._resent.add((learner, attempt))
+        left_s = max(0.0, self._deadline_at_s - self._now_s)
+        expect(np.isclose(command.seconds_left, left_s), "a learner has another deadline")
+
+    def _check_resent(self, event: events.AnyEvent) -> None:
+        """Check that all open work is sent again after a restart."""
+        resent, self._resent = self._resent, set()
+        if isinstance(event, events.OrchestratorRestarted):
+            learners = set(self._records.open)
+        elif isinstance(event, events.LearnersResumed):
+            learners = set(event.learners.tolist()) & set(self._records.open)
+        else:
+            expect(not resent, "work is sent again without a restart")
+            return
+        is_open = {n: each for n, each in self._records.open.items() if not each.closed}
+        due = {
+            (learner, attempt)
+            for learner in learners & is_open.keys()
+            for attempt, shards in is_open[learner].shards.items()
+            if shards or attempt == 1
+        }
+        expect(resent == due, f"{sorted(due ^ resent)} are not sent again as they are open")
 
     def on_extend(self, command: commands.Extend) -> None:
         """Add shards to assignments that are open."""
@@ -181,6 +232,8 @@ class Invariants:
         if not awaited or self._now_s >= min(self._limit_s, self._ends_s) - ROUNDING_S:
             return
         expect(self._now_s >= self._deadline_at_s - ROUNDING_S, "closed before the deadline")
+        called = self._now_s >= self._quorum_from_s - ROUNDING_S
+        expect(called, "closed before learners could call again")
         received = sum(record.all_samples for record in records if record.visits)
         quorum = self._task.quorum
         reached = received >= quorum * (received + awaited) * (1 - ROUNDING_S)
@@ -209,6 +262,7 @@ HANDLERS: dict[type, Callable[[Invariants, Any], None]] = {
     events.Aggregated: Invariants.on_aggregated,
     commands.Dispatch: Invariants.on_dispatch,
     commands.Extend: Invariants.on_extend,
+    commands.Resend: Invariants.on_resend,
     commands.Withdraw: Invariants.on_withdraw,
     commands.Aggregate: Invariants.on_aggregate,
     commands.Restore: Invariants.on_restore,

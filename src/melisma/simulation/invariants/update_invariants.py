@@ -5,6 +5,8 @@ not all visits were made. A late update counts once, with a discount. In federat
 update weighs more than 10 times the median, unless the guard is off.
 """
 
+from math import isnan
+
 import numpy as np
 
 from melisma.cycle import commands, events
@@ -81,8 +83,9 @@ class UpdateInvariants:
         pairs = zip(event.guarded_cycles.tolist(), event.guarded.tolist(), strict=True)
         for key, scale in zip(pairs, event.scales.tolist(), strict=True):
             expect(key in self._last_average, f"{key} is guarded, but not averaged")
-            expect(0 <= scale < 1, f"the change of {key} counts {scale:g} times")
-            if not scale:
+            damaged = isnan(scale)
+            expect(damaged or 0 <= scale < 1, f"the change of {key} counts {scale:g} times")
+            if damaged or not scale:
                 del self._counted[key]
 
     def forget_last_average(self) -> None:

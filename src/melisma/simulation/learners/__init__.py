@@ -9,6 +9,7 @@
     benchmark_timeline.py   what a learner measures in a benchmark, and how long it takes
     cycle_timeline.py       how far each learner gets in a cycle, and when it requests shards
     cost_histories.py       the costs that each learner has measured
+    cost_reports.py         what learners report of their costs where several tasks share them
     shard_caches.py         the shards that each learner holds
     devices.py              how long work takes on each device
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from melisma.cycle.learner import BENCHMARK_FETCH_FRACTION, UPLOAD_FRACTION
+from melisma.cycle.learner import BENCHMARK_FETCH_FRACTION, probe_bytes
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.task import Task
 from melisma.learning.benchmark import WARM_UPS
@@ -50,7 +50,8 @@ def benchmark_timeline(
     down_s = rates.seconds("downlink", 0.0, durations.model_down_s, 1)
     up_s = rates.seconds("uplink", down_s, durations.model_up_s, 1)
     # An empty upload, and one with a part of the bytes.
-    probe_s = 2 * latency_s + UPLOAD_FRACTION * (durations.model_up_s - latency_s)
+    fraction = probe_bytes(task.model_bytes) / task.model_bytes
+    probe_s = 2 * latency_s + fraction * (durations.model_up_s - latency_s)
     probed_s = down_s + rates.seconds("uplink", down_s, probe_s, 2)
     fetching_s = np.maximum(BENCHMARK_FETCH_FRACTION * work.left_s - probed_s, 0.0)
     fetching_s = rates.work_s("downlink", probed_s, fetching_s)

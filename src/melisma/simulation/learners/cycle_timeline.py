@@ -89,6 +89,7 @@ def cycle_timeline(
     stall_s, planned_stall_s = _stalls(durations, work, wait_s, wanted_s, usable_s, task)
     spare_s = np.where(has_shards, left_s - wait_s - reserve_s - work.setup_s - stall_s, 0.0)
     fetch_s, link_s = np.minimum(wait_s + stall_s, usable_s), np.minimum(wanted_s, usable_s)
+    fetched = _fetched_shards(durations, work, down_s, link_s, rates)
     ready_s = down_s + fetch_s + work.setup_s
     time_s = rates.work_s("compute", ready_s, spare_s)
     passes = np.full(work.passes.size, ENDLESS) if task.extension else work.passes
@@ -96,7 +97,6 @@ def cycle_timeline(
     visits = count_visits(batches, work.samples, task.batch)
     train_s = rates.seconds("compute", ready_s, visits * durations.sample_s)
     up_s = rates.seconds("uplink", ready_s + train_s, durations.model_up_s, 1)
-    fetched = _fetched_shards(durations, work, down_s, link_s, rates)
     pass_s = durations.sample_s * work.samples
     return CycleTimeline(
         down_s=down_s,

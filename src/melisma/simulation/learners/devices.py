@@ -9,7 +9,7 @@ from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.fleet import Fleet, shard_transfer_s, transfer_s
 from melisma.fleet.states import cycle_states
 from melisma.fleet.task import Task
-from melisma.fleet.variation import Resource, Variation
+from melisma.fleet.variation import Resource, VaryingLearners
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +86,7 @@ class VaryingRates:
     Sleep is left out: rates go on as if the device had been awake since it began.
     """
 
-    variation: Variation
-    learners: Ints
+    varying: VaryingLearners
     began_s: Floats
     clock: Floats
     latency_s: Floats
@@ -99,7 +98,7 @@ class VaryingRates:
         latency_s = self.latency_s * self.clock * transfers
         left_s = np.maximum(work_s - latency_s, 0.0) / self.clock
         begin_s = self._run_s(after_s + latency_s)
-        took_s = self.variation.seconds(resource, self.learners, begin_s, left_s)
+        took_s = self.varying.seconds(resource, begin_s, left_s)
         return latency_s + took_s * self.clock
 
     def work_s(
@@ -109,7 +108,7 @@ class VaryingRates:
         latency_s = np.clip(span_s, 0.0, self.latency_s * self.clock * transfers)
         left_s = np.maximum(span_s - latency_s, 0.0) / self.clock
         begin_s = self._run_s(after_s + latency_s)
-        done_s = self.variation.work_s(resource, self.learners, begin_s, left_s)
+        done_s = self.varying.work_s(resource, begin_s, left_s)
         return latency_s + done_s * self.clock
 
     def unit_s(
@@ -165,11 +164,22 @@ class Devices:
         if self._variation.is_constant:
             return CONSTANT_RATES
         latency_s = self._fleet.latency_s[learners]
-        return VaryingRates(self._variation, learners, began_s, clock, latency_s)
+        return VaryingRates(self._variation.of(learners), began_s, clock, latency_s)
 
-    def durations(self, learners: Ints, slowdown: Floats) -> Durations:
-        """Return durations at mean rates, with compute slower by the factor `slowdown`."""
-        task, fleet, state = self._task, self._fleet, self._state[learners]
+    def states(self, learners: Ints) -> Ints:
+        """Return the operating state of each learner."""
+        states: Ints = self._state[learners]
+        return states
+
+    def durations(
+        self, learners: Ints, slowdown: Floats | float, states: Ints | None = None
+    ) -> Durations:
+        """Return durations at mean rates, with compute slower by the factor `slowdown`.
+
+        They are those of each learner's own state, unless `states` are given.
+        """
+        task, fleet = self._task, self._fleet
+        state = self._state[learners] if states is None else states
         bandwidth = fleet.state_bandwidth[learners, state]
         down_bps, up_bps = (
             np.minimum(bps[learners] * bandwidth, level_bps)

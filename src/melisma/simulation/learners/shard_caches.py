@@ -42,8 +42,9 @@ class ShardCaches:
     def update_index(self) -> None:
         """Add the shards of all blocks to the index at once: each merge copies the whole index."""
         if self._fetched:
-            learners, shards = (np.concatenate(parts) for parts in zip(*self._fetched, strict=True))
-            self._held, self._fetched = self._held.union(learners, shards), []
+            learners, shards = map(np.concatenate, zip(*self._fetched, strict=True))
+            self._fetched = []  # before the merge, which needs memory itself
+            self._held = self._held.union(learners, shards)
 
     def store_prefetched(
         self, learners: Ints, shards: RaggedArray, missing: Ints, fetched: Floats

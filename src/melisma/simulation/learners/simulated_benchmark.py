@@ -28,11 +28,23 @@ def measure(
     ends_s = np.empty(learners.size)
     costs = np.empty((len(COSTS), len(PARTS), learners.size))
     for rows in blocks(learners.size):
-        begin_s = np.full(learners[rows].size, at_s)
-        ends_s[rows] = _benchmark(simulated, learners[rows], begin_s, seconds)
-        costs[:, :, rows] = simulated.histories.read(learners[rows]).costs()
+        ends_s[rows] = _measure(simulated, learners[rows], at_s, seconds)
+        costs[:, :, rows] = simulated.report_costs(learners[rows])
     simulated.caches.update_index()
     return ends_s, costs
+
+
+def _measure(simulated: SimulatedLearners, learners: Ints, at_s: float, seconds: float) -> Floats:
+    """Run the benchmark of learners that need one; return when each can report its costs."""
+    known = simulated.know_costs(learners)
+    if not known.any():
+        return _benchmark(simulated, learners, np.full(learners.size, at_s), seconds)
+    begin_s = np.maximum(at_s, simulated.free_s[learners])
+    ready_s = simulated.sleep.end_s(learners, begin_s, np.zeros(learners.size))
+    if not known.all():
+        new = learners[~known]
+        ready_s[~known] = _benchmark(simulated, new, np.full(new.size, at_s), seconds)
+    return ready_s
 
 
 def ask_bounds(
@@ -97,6 +109,8 @@ def _benchmark(
         train_bias=simulated.histories.read(learners).train_bias,
     )
     simulated.histories.record_benchmark(learners, history)
+    if simulated.reports is not None:
+        simulated.reports.record_benchmark(learners, history)
     simulated.free_s[learners] = simulated.sleep.end_s(learners, began_s, measured.busy_s / clock)
     free_s: Floats = simulated.free_s[learners].copy()
     return free_s

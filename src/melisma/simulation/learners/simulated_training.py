@@ -23,6 +23,7 @@ from melisma.simulation.learners.simulated_learners import SimulatedLearners
 from melisma.simulation.learners.simulated_updates import SimulatedUpdates
 
 MAX_ATTEMPTS = 1 << 20  # of one cycle
+Assignment = commands.Dispatch | commands.Resend
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class _Assignments:
     """Assignments that learners begin at `began_s`, with durations on their clocks.
 
     `missing` is 1 for each of the shards that its learner does not hold, and 0 for the others.
+    Of the time since then, `saved_s` has passed before a restart.
     """
 
     learners: Ints
@@ -38,6 +40,7 @@ class _Assignments:
     work: Workload
     began_s: Floats
     wait_s: Floats
+    saved_s: Floats
     clock: Floats
     durations: Durations
 
@@ -64,7 +67,7 @@ def _end_prefetch(simulated: SimulatedLearners, at_s: float) -> None:
 
 def train(
     simulated: SimulatedLearners,
-    instruction: commands.Dispatch,
+    instruction: Assignment,
     indices: Ints,
     samples: Ints,
     at_s: float,
@@ -75,7 +78,7 @@ def train(
     newer than its last one.
     """
     _end_prefetch(simulated, at_s)
-    key = instruction.cycle * MAX_ATTEMPTS + instruction.attempts[indices]
+    key = instruction_keys(instruction, indices)
     new = key > simulated.last_instruction[instruction.learners[indices]]
     indices, samples = indices[new], samples[new]
     simulated.last_instruction[instruction.learners[indices]] = key[new]
@@ -90,9 +93,15 @@ def train(
     return updates
 
 
+def instruction_keys(instruction: Assignment, indices: Ints) -> Ints:
+    """Return a number for each instruction, larger for newer ones."""
+    keys: Ints = instruction.cycle * MAX_ATTEMPTS + instruction.attempts[indices]
+    return keys
+
+
 def _train(
     simulated: SimulatedLearners,
-    instruction: commands.Dispatch,
+    instruction: Assignment,
     indices: Ints,
     samples: Ints,
     shards: RaggedArray,
@@ -128,7 +137,7 @@ def _train(
 
 def _begin(
     simulated: SimulatedLearners,
-    instruction: commands.Dispatch,
+    instruction: Assignment,
     indices: Ints,
     samples: Ints,
     shards: RaggedArray,
@@ -137,6 +146,12 @@ def _begin(
     """Begin assignments as soon as their learners are free."""
     learners = instruction.learners[indices]
     began_s, clock = np.maximum(at_s, simulated.free_s[learners]), simulated.clock[learners]
+    wait_s = (began_s - at_s) * clock
+    # With what was saved before a restart, a learner is as far as if it had begun earlier.
+    saved = simulated.saved[learners] == instruction_keys(instruction, indices)
+    saved_s = np.where(saved, simulated.saved_s[learners], 0.0)
+    began_s -= saved_s
+    simulated.began_s[learners] = began_s
     missing = simulated.caches.missing(learners, shards)
     setup_s, passes = simulated.cold_start_s[learners] * clock, instruction.passes[indices]
     return _Assignments(
@@ -145,7 +160,8 @@ def _begin(
         missing=missing,
         work=Workload(shards.counts, shards.row_sums(missing), samples, passes, setup_s),
         began_s=began_s,
-        wait_s=(began_s - at_s) * clock,
+        wait_s=wait_s,
+        saved_s=saved_s,
         clock=clock,
         durations=simulated.durations(learners, began_s),
     )
@@ -160,7 +176,7 @@ def _timeline(
     known_s = reserve_s(history, simulated.task, down_s)
     first_s = reserve_s(None, simulated.task, down_s)
     upload_s = np.where(simulated.histories.measured[begun.learners], known_s, first_s)
-    left_s = seconds_left - begun.wait_s
+    left_s = seconds_left - begun.wait_s + begun.saved_s * begun.clock
     return cycle_timeline(begun.durations, begun.work, left_s, upload_s, simulated.task, rates)
 
 
@@ -172,7 +188,11 @@ def _learn(
         history, begun.wait_s, begun.work, done, simulated.task.shard_samples
     )
     simulated.histories.record_cycle(begun.learners, before_upload, done)
-    if simulated.reports_costs:
+    if simulated.reports is not None:
+        simulated.reports.record_cycle(begun.learners, begun.wait_s, begun.work, done)
+        if simulated.reports_costs:
+            return simulated.reports.read(begun.learners)
+    elif simulated.reports_costs:
         return before_upload.costs()
     # Without reports, a column of no size: it is copied with the others.
     return np.empty((0, 0, begun.learners.size))
@@ -199,7 +219,9 @@ def _occupy(
     simulated.cold_start_s[learners[done.visits > 0]] = 0.0
     simulated.fetch_free_s[learners] = begun.began_s + (done.down_s + done.link_s) / clock
     simulated.ship_s[learners] = begun.durations.ship_s / clock
-    busy_s = (done.down_s + done.fetch_s + done.compute_s) / clock
+    simulated.stalled_s[learners] = done.fetch_s / clock
+    # With the rates of this moment, what was saved might have taken less time.
+    busy_s = np.maximum((done.down_s + done.fetch_s + done.compute_s) / clock, begun.saved_s)
     stops_s = simulated.sleep.end_s(learners, begun.began_s, busy_s)
     arrives_s = simulated.sleep.end_s(learners, stops_s, done.up_s / clock)
     simulated.free_s[learners] = arrives_s

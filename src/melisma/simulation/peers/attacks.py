@@ -56,7 +56,10 @@ def parse_faults_and_attacks(text: str, nodes: FaultTargets | int) -> tuple[Peer
 def _parse(text: str, nodes: FaultTargets) -> PeerFault:
     match = _PATTERN.fullmatch(text)
     if match is None:
-        return parse_faults(text, nodes)[0]
+        (fault,) = parse_faults(text, nodes)
+        if fault.of_orchestrator:
+            raise SettingError(f"fault {text!r}: peers have no orchestrator; name nodes")
+        return fault
     kind: AttackKind = "silence" if match["kind"] == "silence" else "forge"
     node, *others = nodes.find(text, match["node"])
     if others:

@@ -5,6 +5,7 @@ Messages arrive at least once: lost ones are sent again.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -19,6 +20,22 @@ from melisma.simulation.peers.peer_scenario import PeerScenario, SimulatedNode
 RESENDS = 4
 """How often a lost message is sent within the patience of a node."""
 CORRUPT_CONTENT = b"\xff" * 7
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A message on its way, with its number at the sender."""
+
+    sender: SimulatedNode
+    to: str
+    message: messages.Message
+    number: int
+    sent_s: float
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is lost because the process of its sender crashed: every other one is."""
+        return self.sender.crashed and self.number % 2 == 1
 
 
 class PeerNetwork:
@@ -38,8 +55,11 @@ class PeerNetwork:
         self._messages_to: Counter[str] = Counter()
         self._updates_from: Counter[str] = Counter()
 
-    def send(self, sender: SimulatedNode, to: str, message: messages.Message) -> None:
-        """Send a message; its sender learns if the receiver cannot be reached."""
+    def send(self, sender: SimulatedNode, to: str, message: messages.Message, number: int) -> None:
+        """Send a message; its sender learns if it arrives, or the receiver cannot be reached.
+
+        `number` is that of the message among those of the sender that are not acknowledged.
+        """
         if self._is_silent(sender.name) and not isinstance(message, messages.Heartbeat):
             return
         size_bytes = len(msgspec.msgpack.encode(message))
@@ -53,10 +73,11 @@ class PeerNetwork:
         delay_s, duplicates_s = self._delays(sender, to, size_bytes)
         now_s = self._queue.now_s
         give_up_s, arrival_s = now_s + sender.patience_s, now_s + delay_s
-        if self._transmit(sender, to, message, arrival_s) > give_up_s:
+        flight = Flight(sender, to, message, number, now_s)
+        if self._transmit(flight, arrival_s) > give_up_s:
             self._queue.schedule(give_up_s, partial(self._on_unreachable, sender, to))
         for later_s in duplicates_s:
-            self._transmit(sender, to, message, arrival_s + later_s)
+            self._transmit(flight, arrival_s + later_s)
 
     def _is_silent(self, name: str) -> bool:
         """Return whether a node withholds its messages now."""
@@ -103,61 +124,58 @@ class PeerNetwork:
             and counted[fault.message][1] in fault.learners
         ]
 
-    def _transmit(
-        self, sender: SimulatedNode, to: str, message: messages.Message, at_s: float
-    ) -> float:
+    def _transmit(self, flight: Flight, at_s: float) -> float:
         """Schedule an arrival, after the end of partitions; return its time."""
         for fault in sorted(self._scenario.faults, key=lambda fault: fault.at_s):
             if fault.kind == "partition" and fault.is_active(at_s):
-                inside = [self._index[name] in fault.learners for name in (sender.name, to)]
+                inside = [
+                    self._index[name] in fault.learners for name in (flight.sender.name, flight.to)
+                ]
                 at_s = fault.end_s if inside[0] != inside[1] else at_s
         self.in_flight += 1
-        arrive = partial(self._arrive, sender, to, message, self._queue.now_s)
-        self._queue.schedule(at_s, arrive)
+        self._queue.schedule(at_s, partial(self._arrive, flight))
         return at_s
 
-    def _arrive(
-        self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
-    ) -> None:
+    def _arrive(self, flight: Flight) -> None:
         self.in_flight -= 1
-        self._deliver(sender, to, message, sent_s)
+        if not flight.is_cut:
+            self._deliver(flight)
 
-    def _deliver(
-        self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
-    ) -> None:
+    def _deliver(self, flight: Flight) -> None:
         """Give a message to its receiver, or try again later if it is not there."""
-        receiver, now_s = self._nodes.get(to), self._queue.now_s
+        sender, receiver, now_s = flight.sender, self._nodes.get(flight.to), self._queue.now_s
         if receiver is None or not receiver.alive:
-            self._retry(sender, to, message, sent_s)
+            self._retry(flight)
             return
         if sender.alive:
-            sender.node.on_acknowledged(2 * (now_s - sent_s))
-        self._receive(receiver, message, sender.key)
+            sender.sent.acknowledge(flight.number)
+            sender.node.on_acknowledged(2 * (now_s - flight.sent_s))
+        self._receive(receiver, flight.message, sender.key)
 
     def _receive(self, receiver: SimulatedNode, message: messages.Message, key: str) -> None:
         """Let a node handle a message that is signed with a key."""
         now_s = self._queue.now_s
         receiver.catch_up(now_s)
+        receiver.keep(message, key)
         outputs = receiver.node.on_message(receiver.local_time(now_s), message, key)
         self._execute(receiver, outputs)
 
-    def _retry(
-        self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
-    ) -> None:
+    def _retry(self, flight: Flight) -> None:
         """Deliver later, or report the receiver as unreachable when patience is over."""
-        now_s = self._queue.now_s
+        sender, now_s = flight.sender, self._queue.now_s
         if not sender.alive:
             return
-        if now_s > sent_s + sender.patience_s:
-            self._on_unreachable(sender, to)
+        if now_s > flight.sent_s + sender.patience_s:
+            self._on_unreachable(sender, flight.to)
         else:
-            deliver = partial(self._deliver, sender, to, message, sent_s)
-            self._queue.schedule(now_s + sender.patience_s / RESENDS, deliver)
+            retry_s = now_s + sender.patience_s / RESENDS
+            self._queue.schedule(retry_s, partial(self._deliver, flight))
 
     def _on_unreachable(self, sender: SimulatedNode, name: str) -> None:
         if sender.alive:
             now_s = self._queue.now_s
             sender.catch_up(now_s)
+            sender.sent.drop(name)
             outputs = sender.node.on_unreachable(sender.local_time(now_s), name)
             self._execute(sender, outputs)
 

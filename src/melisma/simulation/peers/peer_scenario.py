@@ -8,7 +8,10 @@ import numpy as np
 from melisma.fleet.array_types import Floats
 from melisma.learning.data.datasets import Split
 from melisma.learning.stepper import Stepper
+from melisma.peer import messages
 from melisma.peer.node import Node
+from melisma.peer.node_snapshot import ReceivedMessage, encode, take_snapshot
+from melisma.peer.sent_messages import SentMessages
 from melisma.peer.topology import Topology
 from melisma.runs.peer_report import NodeRecorder
 from melisma.simulation.faults import Fault
@@ -44,8 +47,19 @@ class PeerScenario:
 
 
 @dataclass
+class NodeDisk:
+    """What a node keeps on disk: its last snapshot, and the messages that arrived since."""
+
+    snapshot: bytes = b""
+    inbox: list[ReceivedMessage] = field(default_factory=list)
+
+
+@dataclass
 class SimulatedNode:
-    """One incarnation of a node: its state machine, its model, and its progress in a round."""
+    """One process of a node: its state machine, its model, and its progress in a round.
+
+    Without a `disk` it cannot resume.
+    """
 
     node: Node
     steps: Stepper
@@ -56,6 +70,8 @@ class SimulatedNode:
     scored_steps: int = 0
     outcome: str = ""
     reason: str = ""
+    disk: NodeDisk | None = None
+    sent: SentMessages = field(default_factory=SentMessages)
 
     @property
     def name(self) -> str:
@@ -88,3 +104,20 @@ class SimulatedNode:
             for _ in range(self.steps_taken, due):
                 self.steps.step(self.node.computing.learning_rate)
         self.steps_taken = max(self.steps_taken, due)
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the process ended, and resumes from its disk."""
+        return self.disk is not None and self.outcome == "left"
+
+    def keep(self, message: messages.Message, key: str) -> None:
+        """Write a message that arrived to the disk; a heartbeat need not be kept."""
+        if self.disk is not None and not isinstance(message, messages.Heartbeat):
+            self.disk.inbox.append(ReceivedMessage(message, key))
+
+    def save(self) -> None:
+        """Write a snapshot to the disk; it contains all messages that were handled."""
+        if self.disk is not None:
+            steps_left = len(self.step_ends_s) - self.steps_taken if self.node.computing else 0
+            snapshot = take_snapshot(self.node, self.steps, steps_left, self.sent)
+            self.disk.snapshot, self.disk.inbox = encode(snapshot), []

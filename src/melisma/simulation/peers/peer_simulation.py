@@ -76,7 +76,8 @@ def simulate_peers(
         invariants.observe(name, at_s, node, outputs)
         watch(name, at_s, node, outputs)
 
-    driver = PeerDriver(create_scenario(peers, options, file), observe)
+    scenario = create_scenario(peers, options, file)
+    driver = PeerDriver(scenario, observe, invariants.observe_resume)
     with one_thread():
         nodes = driver.run()
     invariants.check_end(nodes)
@@ -138,8 +139,23 @@ def parse_peer_faults(faults: str | int, peers: Peers, delays: Delays) -> tuple[
     if isinstance(faults, int) or faults.isdecimal():
         until_s = peers.settings.iterations * float(np.mean(delays.step_s))
         attacks = random_attacks(generator(int(faults), "attacks"), count, until_s)
-        return (*random_faults(generator(int(faults), "faults"), count, until_s), *attacks)
+        crashes = random_crashes(generator(int(faults), "crashes"), count, until_s)
+        drawn = random_faults(generator(int(faults), "faults"), count, until_s)
+        return (*drawn, *crashes, *attacks)
     return parse_faults_and_attacks(faults, FaultTargets(count, peers.topology.names))
+
+
+def random_crashes(rng: np.random.Generator, nodes: int, until_s: float) -> tuple[Fault, ...]:
+    """Draw up to 4 crashes after which nodes resume, most of them soon."""
+    return tuple(
+        Fault(
+            "crash",
+            (int(rng.integers(nodes)),),
+            at_s=float(f"{rng.uniform(0, until_s):.4g}"),
+            for_s=float(f"{rng.exponential(0.05 * until_s):.4g}"),
+        )
+        for _ in range(int(rng.integers(5)))
+    )
 
 
 def _update_bytes(peers: Peers) -> int:

@@ -16,8 +16,9 @@ import msgspec
 from melisma.allocation.schemes import with_scheme
 from melisma.errors import SettingError
 from melisma.fleet.arguments import check_arguments, describe
+from melisma.fleet.files.task_file import naming_task_file, resolve_task
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.task import SimulationSettings, Task, naming_task_file, resolve_task
+from melisma.fleet.task import SimulationSettings, Task
 from melisma.learning.given_objects import NO_OBJECTS, GivenObjects
 from melisma.learning.loaded_task import add_task_path, load_task
 from melisma.runs.report import Report
@@ -213,12 +214,13 @@ class _Trials:
         """Use seeds from that of the task on; one is enough if they change nothing."""
         if count < 1:
             raise SettingError(f"seeds is {count}; expected at least 1")
-        first = self._task.seed
-        fleet = self._question.fleet_for(self._question.values[-1], first)
+        seeds = tuple(range(self._task.seed, self._task.seed + count))
+        fleet, *others = (self._question.fleet_for(self._question.values[-1], n) for n in seeds)
         draws_learners = self._task.sample is not None
         trains = self._task.simulation.work != "timing"
-        if trains or draws_learners or is_random(self._task, fleet):
-            self.seeds = tuple(range(first, first + count))
+        draws_devices = not all(fleet.has_same_devices(other) for other in others)
+        if trains or draws_learners or draws_devices or is_random(self._task, fleet):
+            self.seeds = seeds
 
     def holds(self, index: int) -> bool:
         """Run a candidate, and return whether the goal is met on all seeds."""

@@ -1,0 +1,11 @@
+"""Decisions of several tasks that share a fleet, as a state machine without I/O and clock.
+
+::
+
+    events.py           what happened: the input of the machine
+    commands.py         what to do, with the reason: its output
+    service_machine.py  `ServiceMachine`: which tasks join a round, and which wait
+    service_state.py    the state of the machine: its tasks, its learners and the boundary
+    round_planning.py   carries out `PlanRound`: one problem of all its tasks, by a scheme
+    observation.py      what the steps of a task's cycle machine mean for the service
+"""

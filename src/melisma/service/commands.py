@@ -1,0 +1,70 @@
+"""Commands of the service, each with its reason. A driver carries them out."""
+
+import msgspec
+
+from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.task import Task
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="command", tag=True):
+    """A command to the driver."""
+
+    reason: str
+
+
+class PlanRound(Command, frozen=True, kw_only=True, eq=False):
+    """Plan a round of these tasks, and report `RoundPlanned` or `RoundInfeasible`.
+
+    `costs` are those of each task: `train_s`, `ship_s` and `fixed_s` by learners, NaN for a
+    learner that is not ready for the task. A search ends after `limit_s`. `assigned` is the
+    position of each learner's task where it is decided, -1 for none; empty if the plan decides.
+    """
+
+    round: int
+    numbers: tuple[int, ...]
+    tasks: tuple[Task, ...]
+    scheme: str
+    learners: Ints
+    names: tuple[str, ...]
+    costs: tuple[Floats, ...]
+    price: Floats
+    budget: float | None
+    limit_s: float
+    assigned: Ints
+
+
+class GrantShares(Command, frozen=True, kw_only=True, eq=False):
+    """Let the cycle machine of a task handle `SharesGranted`; `planned_s` is its time in the plan.
+
+    `cost` is the price of all shards of the round.
+    """
+
+    round: int
+    number: int
+    learners: Ints
+    shards: Ints
+    planned_s: float
+    cost: float
+
+
+class RefuseShares(Command, frozen=True, kw_only=True, eq=False):
+    """Let the cycle machine of a task handle `SharesRefused` with this reason."""
+
+    number: int
+
+
+class HoldTask(Command, frozen=True, kw_only=True, eq=False):
+    """Tell the owner of a task that it waits for a later round; the reason says why."""
+
+    round: int
+    number: int
+
+
+class Wake(Command, frozen=True, kw_only=True, eq=False):
+    """Send `TimeReached` at an instant; replaces an earlier `Wake`."""
+
+    at_s: float
+
+
+AnyCommand = PlanRound | GrantShares | RefuseShares | HoldTask | Wake
+Commands = list[AnyCommand]

@@ -1,0 +1,107 @@
+"""Events of the service: what happened to its tasks and learners, and the results of planning.
+
+Learners are numbers, the same for all tasks; tasks are numbered in the order of their submission.
+Instants are seconds on the clock of the driver.
+"""
+
+import msgspec
+
+from melisma.cycle.ragged import RaggedArray
+from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.task import Task
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="event", tag=True):
+    """An event with its instant."""
+
+    at_s: float
+
+
+class ServiceStarted(Event, frozen=True, kw_only=True, eq=False):
+    """A service started that plans by a scheme, within a budget for each round."""
+
+    scheme: str
+    budget: float | None = None
+
+
+class TaskQueued(Event, frozen=True, kw_only=True, eq=False):
+    """A task was submitted; `number` is larger than that of any task before it."""
+
+    number: int
+    task: Task
+
+
+class LearnersPriced(Event, frozen=True, kw_only=True, eq=False):
+    """Learners joined, each with a price for a shard; a later price replaces an earlier one."""
+
+    learners: Ints
+    names: tuple[str, ...]
+    price: Floats
+
+
+class SharesRequested(Event, frozen=True, kw_only=True, eq=False):
+    """A task requests shares for a cycle; it replaces its earlier request.
+
+    `learners` are ready for it. `costs` are `train_s`, `ship_s` and `fixed_s` by learners, the
+    means of what they reported.
+    """
+
+    number: int
+    cycle: int
+    learners: Ints
+    costs: Floats
+
+
+class CycleEnded(Event, frozen=True, kw_only=True, eq=False):
+    """The cycle of a task closed, or did not begin with the shares that it was granted."""
+
+    number: int
+
+
+class TaskEnded(Event, frozen=True, kw_only=True, eq=False):
+    """A task finished, failed or was cancelled."""
+
+    number: int
+    outcome: str
+
+
+class RoundPlanned(Event, frozen=True, kw_only=True, eq=False):
+    """A round was planned: the learners and shards of each of its tasks, in order of number.
+
+    `task_s` are the seconds of each task in the plan, `bound_s` is a lower bound on their sum, and
+    `idle` are the learners that the plan leaves out.
+    """
+
+    round: int
+    numbers: tuple[int, ...]
+    learners: RaggedArray
+    shards: RaggedArray
+    task_s: tuple[float, ...]
+    bound_s: float
+    cost: float
+    idle: Ints
+
+
+class RoundInfeasible(Event, frozen=True, kw_only=True, eq=False):
+    """There is no plan for the tasks of a round; `reason` says why, and what would be enough."""
+
+    round: int
+    numbers: tuple[int, ...]
+    reason: str
+
+
+class TimeReached(Event, frozen=True, kw_only=True, eq=False):
+    """The instant of a `Wake`, or a later one, was reached."""
+
+
+AnyEvent = (
+    ServiceStarted
+    | TaskQueued
+    | LearnersPriced
+    | SharesRequested
+    | CycleEnded
+    | TaskEnded
+    | RoundPlanned
+    | RoundInfeasible
+    | TimeReached
+)

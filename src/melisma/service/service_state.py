@@ -1,0 +1,113 @@
+"""The state of a service: its tasks, its learners and the present round."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from melisma.allocation.schemes import Scheme
+from melisma.backports import StrEnum
+from melisma.fleet.array_types import NO_FLOATS, NO_INTS, Floats, Ints
+from melisma.fleet.task import Task
+
+
+class TaskStatus(StrEnum):
+    """The status of a task."""
+
+    QUEUED = "queued"  # it has had no cycle yet
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(eq=False)
+class SharesRequest:
+    """The shares that a task requests for a cycle: learners that are ready, and their costs."""
+
+    cycle: int
+    learners: Ints
+    costs: Floats
+
+    def costs_of(self, learners: Ints) -> Floats:
+        """Return the costs of these learners, NaN where one is not ready."""
+        costs = np.full((self.costs.shape[0], learners.size), np.nan)
+        _, ours, theirs = np.intersect1d(learners, self.learners, return_indices=True)
+        costs[:, ours] = self.costs[:, theirs]
+        return costs
+
+
+@dataclass(eq=False)
+class TaskRecord:
+    """A task of the service."""
+
+    number: int
+    task: Task
+    status: TaskStatus = TaskStatus.QUEUED
+    outcome: str = ""
+    in_cycle: bool = False
+    request: SharesRequest | None = None
+    cycles: int = 0  # that were granted
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the task has not ended."""
+        return self.status is not TaskStatus.ENDED
+
+    @property
+    def remaining_cycles(self) -> int | None:
+        """The cycles that were not granted yet; None if the task sets no number."""
+        return None if self.task.cycles is None else max(self.task.cycles - self.cycles, 0)
+
+
+@dataclass(eq=False)
+class Association:
+    """The task of each learner in the first plan for these tasks and learners."""
+
+    numbers: tuple[int, ...] = ()
+    learners: Ints = field(default_factory=lambda: NO_INTS)
+    assigned: Ints = field(default_factory=lambda: NO_INTS)
+
+    def holds_for(self, numbers: tuple[int, ...], learners: Ints) -> bool:
+        """Return whether it is for the same tasks and learners."""
+        return self.numbers == numbers and np.array_equal(self.learners, learners)
+
+
+@dataclass(eq=False)
+class Boundary:
+    """What was decided since no task has been in a cycle."""
+
+    waits_until_s: float | None = None  # for tasks that are not ready
+    holds: dict[int, str] = field(default_factory=dict)  # tasks left out of the plan, and why
+    unfit: list[int] = field(default_factory=list)  # tasks that have no plan of their own
+    stuck: tuple[int, ...] = ()  # tasks without a plan, which wait for the others
+    keeps_tasks: bool = False  # whether learners keep their tasks in the present plan
+
+
+@dataclass(eq=False)
+class ServiceState:
+    """The state of one service."""
+
+    scheme: Scheme
+    budget: float | None
+    tasks: dict[int, TaskRecord] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)  # by learner, empty if it never joined
+    price: Floats = field(default_factory=lambda: NO_FLOATS)
+    round: int = 0
+    planning: tuple[int, ...] = ()  # the tasks that are being planned
+    boundary: Boundary = field(default_factory=Boundary)
+    association: Association = field(default_factory=Association)
+
+    @property
+    def live(self) -> list[TaskRecord]:
+        """The tasks that have not ended, in the order of submission."""
+        return [record for record in self.tasks.values() if record.is_live]
+
+    @property
+    def requesting(self) -> tuple[int, ...]:
+        """The numbers of the tasks that request shares, in the order of submission."""
+        return tuple(record.number for record in self.live if record.request is not None)
+
+    def make_room(self, count: int) -> None:
+        """Grow the columns to at least `count` learners."""
+        missing = count - len(self.names)
+        if missing > 0:
+            self.names += [""] * missing
+            self.price = np.concatenate([self.price, np.ones(missing)])
