@@ -96,7 +96,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "task file": (lambda: melisma.train("no.toml", FLEET), "no.toml: no such file"),
     "fleet file": (lambda: train(fleet="no.toml"), "no.toml: no such file"),
-    "task type": (lambda: melisma.train(3, FLEET), "task is 3 (int); expected a melisma.Task"),  # type: ignore[arg-type]
+    "task type": (lambda: melisma.train(3, FLEET), "task is 3 (int); expected a melisma.Task"),  # type: ignore[call-overload]
     "fleet type": (lambda: train(fleet=[1]), "fleet is [1] (list); expected a melisma.Fleet"),
     "no devices": (lambda: melisma.train(TASK), "train has neither a fleet nor devices: pass"),
     "both": (lambda: train(devices=2), "train has a fleet and devices = 2: leave out"),

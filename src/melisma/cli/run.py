@@ -17,14 +17,15 @@ from melisma.cli.options import (
     FILE,
     PORT,
     default_fleet_option,
-    default_task_argument,
+    default_tasks_argument,
     json_option,
     learners_option,
     run_options,
     show_option,
 )
 from melisma.cli.output import exit_with, has_live_terminal, write, write_json
-from melisma.cli.scheme_option import run_scheme_option
+from melisma.cli.scheme_option import tasks_scheme_option
+from melisma.cli.service_run import run_emulated_tasks
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import FETCHING_S, cycle_line, run_view
 from melisma.cycle.events import OrchestratorRestarted, TaskContinued
@@ -32,6 +33,7 @@ from melisma.fleet.files.task_file import read_task
 from melisma.fleet.run_settings import RunSettings
 from melisma.live.orchestrator.orchestrator import Watcher
 from melisma.live.preparation import prepare
+from melisma.live.service.service_preparation import ServiceOptions
 from melisma.live.training import run
 from melisma.runs.progress import RunProgress
 from melisma.runs.trace import Step
@@ -142,9 +144,9 @@ def loading_line(task: Path) -> str:
 
 
 @click.command("run", short_help="Train a task on emulated devices, by its deadline.")
-@default_task_argument
+@default_tasks_argument
 @default_fleet_option
-@run_scheme_option
+@tasks_scheme_option
 @learners_option
 @run_options
 @click.option(
@@ -157,7 +159,7 @@ def loading_line(task: Path) -> str:
 @json_option
 def command(  # noqa: PLR0913 - one argument per option
     *,
-    task: Path | None,
+    tasks: tuple[Path, ...],
     fleet: Path | None,
     scheme: str | None,
     learners: int | None,
@@ -169,8 +171,14 @@ def command(  # noqa: PLR0913 - one argument per option
 ) -> None:
     """Train TASK.toml on a fleet of emulated devices, by its deadline.
 
-    Without a file: handwritten digits, on four devices of unequal speed, in under a minute.
+    Several tasks share the fleet. Without a file: handwritten digits, on four devices of unequal
+    speed, in under a minute.
     """
+    if len(tasks) > 1:
+        options = ServiceOptions(scheme, out, learners, run_settings)
+        fleet = fleet or DEFAULT_FLEET
+        run_emulated_tasks(tasks, fleet, options, port, print_note, as_json=as_json)
+    task = tasks[0] if tasks else None
     if not as_json:
         default = "MNIST on four emulated devices; the first run takes a while to start"
         write(f"{loading_line(task) if task else default}\n")

@@ -29,7 +29,7 @@ run_scheme_option = click.option(
     f"{format_schemes([*CYCLE_SCHEMES, OWN_SCHEME])}.",
 )
 SHARED_SCHEMES = [row.name for row in SCHEMES.values() if row.problem == "shared"]
-simulate_scheme_option = click.option(
+tasks_scheme_option = click.option(
     "--scheme",
     callback=_check_name,
     help="Allocate by this scheme instead of the task's: "

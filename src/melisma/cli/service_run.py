@@ -1,9 +1,8 @@
-"""Several tasks in `melisma simulate`: a line for each cycle, then one summary of all tasks."""
+"""Several tasks in `melisma run` and `simulate`: a line for each cycle, then one summary of all."""
 
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import NoReturn
@@ -15,8 +14,13 @@ from melisma.cli.views.run_view import cycle_line
 from melisma.cli.views.service_view import service_summary_view
 from melisma.cli.views.table_view import format_count
 from melisma.errors import SettingError
+from melisma.live.service.emulated_service import run_service
+from melisma.live.service.service_preparation import ServiceOptions, prepare_service
 from melisma.runs.progress import RunProgress
+from melisma.runs.service_progress import ServiceStep
+from melisma.runs.service_report import ServiceReport
 from melisma.runs.trace import Step
+from melisma.service import commands
 from melisma.simulation.service.service_simulation import prepare_tasks, run_tasks
 from melisma.simulation.simulation import SimulationOptions
 
@@ -30,6 +34,28 @@ def check_show() -> None:
         )
 
 
+class TaskLines:
+    """Prints a line for each cycle of each task, and for each task that has to wait."""
+
+    def __init__(self, names: Sequence[str], *, quiet: bool) -> None:
+        self._names, self._quiet = names, quiet
+        self._printed = [0] * len(names)
+
+    def apply(self, number: int, progress: RunProgress) -> None:
+        """Print the line of a cycle that was evaluated since the last call."""
+        if progress.evaluated_number <= self._printed[number]:
+            return
+        self._printed[number] = progress.evaluated_number
+        if not self._quiet and (cycle := progress.evaluated_cycle):
+            write(f"{self._names[number]}, {cycle_line(cycle)}\n")
+
+    def apply_service(self, step: ServiceStep) -> None:
+        """Print which tasks have to wait, and why."""
+        for command in step.commands:
+            if isinstance(command, commands.HoldTask) and not self._quiet:
+                write(f"{self._names[command.number]} waits: {command.reason}\n")
+
+
 def simulate_tasks(
     files: Sequence[Path],
     fleet: Path,
@@ -38,7 +64,8 @@ def simulate_tasks(
     *,
     as_json: bool,
 ) -> NoReturn:
-    """Run tasks that share a fleet, print their report and exit."""
+    """Run tasks that share a fleet in virtual time, print their report and exit."""
+    check_show()
     began = time.monotonic()
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
@@ -46,23 +73,59 @@ def simulate_tasks(
     for note in prepared.notes(out):
         click.echo(f"note: {note}", err=True)
     names = [each.scenario.task.name for each in prepared.tasks]
-    printed: defaultdict[int, int] = defaultdict(int)
+    lines = TaskLines(names, quiet=as_json)
     if not as_json:
-        learners = format_count(prepared.fleet.learners, "learner")
-        write(f"{', '.join(names)}: {prepared.scheme}, {learners}\n")
+        write(_heading(names, prepared.scheme, prepared.fleet.learners))
 
     def watch(number: int, progress: RunProgress, _step: Step) -> None:
-        if progress.evaluated_number > printed[number]:
-            printed[number] = progress.evaluated_number
-            if not as_json and (cycle := progress.evaluated_cycle):
-                write(f"{names[number]}, {cycle_line(cycle)}\n")
+        lines.apply(number, progress)
 
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         report = run_tasks(prepared, out, watch)
+    _print_report(report, as_json=as_json)
+    if not as_json:
+        took_s = time.monotonic() - began
+        write(f"{report.ended_s:.1f} s simulated in {took_s:.1f} s\n")
+    exit_with(report.outcome)
+
+
+def run_emulated_tasks(
+    files: Sequence[Path],
+    fleet: Path,
+    options: ServiceOptions,
+    port: int,
+    note: Callable[[str], None],
+    *,
+    as_json: bool,
+) -> NoReturn:
+    """Run tasks that share a fleet on emulated devices, print their report and exit."""
+    check_show()
+    with redirect_stdout(sys.stderr):
+        prepared = prepare_service(files, fleet, options)
+    for line in prepared.notes:
+        note(line)
+    names = [each.task.name for each in prepared.tasks]
+    lines, progress = TaskLines(names, quiet=as_json), [RunProgress() for _ in names]
+    if not as_json:
+        write(_heading(names, prepared.scheme, prepared.fleet.learners))
+
+    def watch_task(number: int, step: Step) -> None:
+        progress[number].apply(step)
+        lines.apply(number, progress[number])
+
+    report = run_service(
+        prepared, port, watch_task=watch_task, watch=lines.apply_service, on_note=note
+    )
+    _print_report(report, as_json=as_json)
+    exit_with(report.outcome)
+
+
+def _heading(names: Sequence[str], scheme: str, learners: int) -> str:
+    return f"{', '.join(names)}: {scheme}, {format_count(learners, 'learner')}\n"
+
+
+def _print_report(report: ServiceReport, *, as_json: bool) -> None:
     if as_json:
         write_json(report.as_dict())
     else:
         write(service_summary_view(report))
-        took_s = time.monotonic() - began
-        write(f"{report.ended_s:.1f} s simulated in {took_s:.1f} s\n")
-    exit_with(report.outcome)

@@ -29,8 +29,8 @@ from melisma.cli.options import (
     show_option,
 )
 from melisma.cli.output import exit_with, write
-from melisma.cli.scheme_option import simulate_scheme_option
-from melisma.cli.service_run import check_show, simulate_tasks
+from melisma.cli.scheme_option import tasks_scheme_option
+from melisma.cli.service_run import simulate_tasks
 from melisma.cli.status_line import status_line
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.run_summary_view import run_summary_view
@@ -65,7 +65,7 @@ LONG_CYCLE_S = 10.0
 @click.command("simulate", short_help="Run a task on a fleet in virtual time.")
 @default_tasks_argument
 @default_fleet_option
-@simulate_scheme_option
+@tasks_scheme_option
 @learners_option
 @click.option("--seed", type=SEED, help="Seed, instead of those of task and fleet.")
 @run_options
@@ -120,7 +120,6 @@ def command(  # noqa: PLR0913 - one argument per option
         **dataclasses.asdict(run_settings),
     )
     if len(tasks) > 1:
-        check_show()
         simulate_tasks(tasks, files[1], options, out, as_json=as_json)
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):

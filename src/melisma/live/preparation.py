@@ -6,7 +6,7 @@ import secrets
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -246,16 +246,23 @@ def prepare(  # noqa: PLR0913 - each is a setting of its own
     loaded = _load(task, scheme, folder, run_time, objects)
     fleet = scale_fleet(fleet, learners)
     fleet.local_samples(loaded.task)  # raises an error if they do not fit
+    run = new_run()
+    folder = _create_folder(folder, loaded.task, run)
+    prepared = prepare_loaded(loaded, fleet, folder, run)
+    return replace(prepared, spec=replace(prepared.spec, counts_from=began))
+
+
+def prepare_loaded(loaded: LoadedTask, fleet: Fleet, folder: Path, run: str) -> PreparedRun:
+    """Prepare the run of a loaded task on an emulated fleet, in a folder that exists."""
     sample_s = _core_sample_s(loaded.task, fleet, loaded.data.train, loaded.trainer)
     shares = fleet.core_shares(loaded.task, sample_s)
     rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])
-    run = _new_run()
     return PreparedRun(
-        spec=_specify(run, loaded, rates, began),
+        spec=_specify(run, loaded, rates),
         train=loaded.data.train,
         fleet=fleet,
         core_shares=tuple(shares.tolist()),
-        folder=_create_folder(folder, loaded.task, run),
+        folder=folder,
         module_path=loaded.path,
     )
 
@@ -271,7 +278,7 @@ def prepare_task(
 
     A total time counts from the start of the run.
     """
-    loaded, run = _load(task, scheme, folder, run_time, objects), _new_run()
+    loaded, run = _load(task, scheme, folder, run_time, objects), new_run()
     return PreparedTask(
         spec=_specify(run, loaded, NO_FLOATS),
         train=loaded.data.train,
@@ -302,9 +309,7 @@ def _load(
     return loaded
 
 
-def _specify(
-    run: str, loaded: LoadedTask, rates: Floats, counts_from: float | None = None
-) -> RunSpec:
+def _specify(run: str, loaded: LoadedTask, rates: Floats) -> RunSpec:
     bundle = collect_bundle(loaded.task.model, loaded.path)
     return RunSpec(
         run=run,
@@ -314,11 +319,11 @@ def _specify(
         test=loaded.data.test,
         rates=rates,
         bundle=bundle,
-        counts_from=counts_from,
     )
 
 
-def _new_run() -> str:
+def new_run() -> str:
+    """Return the name of a new run."""
     return datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
 
 

@@ -109,6 +109,7 @@ class Train(Instruction, frozen=True):
     """Train `model` on the shards, and upload the update when `seconds_left` have passed.
 
     In federated learning `local_shards` are numbers of shards on the device; none is downloaded.
+    `round` counts the cycles of all tasks of an orchestrator, if it has several.
     """
 
     cycle: NonNegativeInt
@@ -118,6 +119,7 @@ class Train(Instruction, frozen=True):
     seconds_left: Seconds
     shards: tuple[ShardRef, ...] = ()
     local_shards: tuple[NonNegativeInt, ...] = ()
+    round: NonNegativeInt | None = None
 
 
 class ExtendTraining(Instruction, frozen=True):

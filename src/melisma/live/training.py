@@ -2,12 +2,12 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from melisma.errors import SettingError
 from melisma.fleet.arguments import check_arguments
@@ -37,9 +37,15 @@ from melisma.runs.folder import (
 )
 from melisma.runs.interruption import CallerThread, Cancellation, run_in_thread
 from melisma.runs.report import Report
+from melisma.runs.service_report import ServiceReport
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
 
+if TYPE_CHECKING:
+    from melisma.live.service.service_preparation import ServiceOptions
+
+AnyTask = Task | str | Path
+TaskList = list[AnyTask] | tuple[AnyTask, ...] | list[str] | list[Path] | list[Task]
 BACK_CHECK_S = 0.25
 # Of `train`, as far as no other check covers them.
 ARGUMENT_TYPES = {
@@ -49,8 +55,41 @@ ARGUMENT_TYPES = {
 }
 
 
+@overload
+def train(
+    task: AnyTask,
+    fleet: Fleet | str | Path | None = ...,
+    *,
+    model: Any = ...,
+    data: Any = ...,
+    devices: int | None = ...,
+    until_ready: float | str | None = ...,
+    scheme: str | None = ...,
+    deadline_s: float | None = ...,
+    total_s: float | None = ...,
+    finish_by: str | None = ...,
+    start: str | Path | None = ...,
+    aggregation: str | None = ...,
+    folder: str | Path | None = ...,
+    port: int | None = ...,
+    on_cycle: OnCycle | None = ...,
+) -> Report: ...
+
+
+@overload
+def train(
+    task: TaskList,
+    fleet: Fleet | str | Path,
+    *,
+    scheme: str | None = ...,
+    aggregation: str | None = ...,
+    folder: str | Path | None = ...,
+    port: int | None = ...,
+) -> ServiceReport: ...
+
+
 def train(  # noqa: PLR0913 - each is a setting of its own
-    task: Task | str | Path,
+    task: AnyTask | TaskList,
     fleet: Fleet | str | Path | None = None,
     *,
     model: Any = None,
@@ -66,7 +105,7 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     folder: str | Path | None = None,
     port: int | None = None,
     on_cycle: OnCycle | None = None,
-) -> Report:
+) -> Report | ServiceReport:
     """Train a task on a fleet that this machine emulates, or on devices that join.
 
     With a `fleet`, each of its devices is a process of this machine, slowed to its speed. With
@@ -82,6 +121,7 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     `deadline_s` is the time of a cycle, `total_s` that of the whole run, and `finish_by` when it
     ends, instead of what the task says. `start` is the file of a model to start from, and
     `aggregation` a function ``module:name`` that takes the place of the mean.
+    Several tasks are a list; they share the emulated devices, and the report has one for each.
     Model, picture and trace are written to `folder`, or to a new folder below `runs`. `port` is by
     default a free one, or 7788 for devices that join. `on_cycle` is called with the `CycleResult`
     of each cycle; an error that it raises ends the run, and is raised with the results kept. Ctrl-C
@@ -89,9 +129,16 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     """
     check_arguments("train", ARGUMENT_TYPES, locals())
     check_callback(on_cycle)
+    settings = RunSettings(deadline_s, total_s, finish_by, start, aggregation)
+    if isinstance(task, list | tuple):
+        refused = {"model": model, "data": data, "on_cycle": on_cycle}
+        refused |= {"devices": devices, "until_ready": until_ready}
+        from melisma.live.service.service_preparation import ServiceOptions
+
+        options = ServiceOptions(scheme, folder, settings=settings)
+        return _train_tasks(task, fleet, options, port or 0, refused)
     if fleet is not None:
         _require_no_devices(devices, until_ready)
-        settings = RunSettings(deadline_s, total_s, finish_by, start, aggregation)
         objects = GivenObjects(model, data)
         prepared = prepare(task, fleet, scheme, folder, settings, objects=objects)
         return run(prepared, port or 0, on_cycle=on_cycle).require_success()
@@ -122,6 +169,28 @@ def train(  # noqa: PLR0913 - each is a setting of its own
         port=DEFAULT_PORT if port is None else port,
         on_cycle=on_cycle,
     )
+
+
+def _train_tasks(
+    tasks: Sequence[AnyTask],
+    fleet: Fleet | str | Path | None,
+    options: "ServiceOptions",
+    port: int,
+    refused: dict[str, Any],
+) -> ServiceReport:
+    # Imported here, as these modules use this one.
+    from melisma.live.service.emulated_service import run_service
+    from melisma.live.service.service_preparation import prepare_service
+
+    for name, value in refused.items():
+        if value is not None:
+            raise SettingError(f"{name} is for one task, found a list of tasks; leave it out")
+    if fleet is None:
+        raise SettingError(
+            "several tasks need a fleet: pass fleet=FILE to emulate devices on this machine, or "
+            "use melisma orchestrate and melisma submit for devices that join"
+        )
+    return run_service(prepare_service(tasks, fleet, options), port).require_success()
 
 
 def _require_no_devices(devices: int | None, until_ready: float | str | None) -> None:

@@ -20,6 +20,7 @@ data of each device, and the updates of the current cycle.
 """
 
 import errno
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,12 @@ KEPT = (
     *(TRACE_FILE, PICTURE_FILE),
 )
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+UNSAFE = re.compile(r"[^\w.-]+", re.ASCII)
+
+
+def task_folder(number: int, name: str) -> str:
+    """Return the name of the folder of one task of several: its number from 1, and its name."""
+    return f"{number + 1}-{UNSAFE.sub('-', name)}"
 
 
 @contextmanager

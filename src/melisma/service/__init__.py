@@ -7,5 +7,6 @@
     service_machine.py  `ServiceMachine`: which tasks join a round, and which wait
     service_state.py    the state of the machine: its tasks, its learners and the boundary
     round_planning.py   carries out `PlanRound`: one problem of all its tasks, by a scheme
+    shared_settings.py  the one scheme of all tasks, their names, and settings that they cannot have
     observation.py      what the steps of a task's cycle machine mean for the service
 """

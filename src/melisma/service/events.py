@@ -4,17 +4,25 @@ Learners are numbers, the same for all tasks; tasks are numbered in the order of
 Instants are seconds on the clock of the driver.
 """
 
+from typing import TypeVar
+
 import msgspec
 
 from melisma.cycle.ragged import RaggedArray
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.task import Task
 
+EventKind = TypeVar("EventKind", bound="Event")
+
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="event", tag=True):
     """An event with its instant."""
 
     at_s: float
+
+    def at(self: EventKind, at_s: float) -> EventKind:
+        """Return this event at another instant."""
+        return msgspec.structs.replace(self, at_s=at_s)
 
 
 class ServiceStarted(Event, frozen=True, kw_only=True, eq=False):

@@ -5,6 +5,7 @@
     learner_settings.py    the settings of a learner process
     learner_process.py     registers the learner and runs its agent
     agent.py               polls the orchestrator and carries out its instructions
+    turns.py               the processes of a device for several tasks take turns
     connection.py          calls and downloads that are repeated until they are answered
     active_assignment.py   one assignment, its deadline, extensions and phases
     training_spool.py      the training and the costs of this device in files, for its successor

@@ -49,6 +49,7 @@ from melisma.live.learner.subset_benchmark import measure_speed, run_subset_benc
 from melisma.live.learner.trainer_setup import prepare_trainers, require_64_bit
 from melisma.live.learner.training_saver import TrainingSaver
 from melisma.live.learner.training_spool import TrainingSpool, note
+from melisma.live.learner.turns import Turns
 from melisma.user_code import describe_error
 
 PROBE_S = 2.0
@@ -74,6 +75,7 @@ class Agent:
         self._settings, self._orchestrator, self._registered = settings, orchestrator, registered
         self._learner, self._task = registered.learner, registered.task
         self._session, self._report, self._slowness = session, report, slowness
+        self._turns = Turns(settings.turns)
         self._scheme = get_scheme(self._task.scheme)
         self._needs = self._scheme.needs_with(self._task.passes)
         is_federated = self._task.mode == "federated"
@@ -132,13 +134,16 @@ class Agent:
                 case Exception():
                     raise instruction
                 case protocol.RunBenchmark():
-                    self._run_benchmark(received_at + instruction.seconds)
+                    with self._turns.take() as waited_s:
+                        self._run_benchmark(received_at + waited_s + instruction.seconds)
                 case protocol.ComputeBound():
                     self._compute_bound(instruction, received_at)
                 case protocol.Train():
-                    self._carry_out(self._assignments[instruction.cycle, instruction.attempt])
+                    with self._turns.take():
+                        self._carry_out(self._assignments[instruction.cycle, instruction.attempt])
                 case protocol.EvaluateModel():
-                    self._evaluate_model(instruction)
+                    with self._turns.take():
+                        self._evaluate_model(instruction)
                 case protocol.Leave():
                     self._spool.clear()
                     return was_instructed
@@ -152,14 +157,15 @@ class Agent:
         has_samples = self._local_shards or self._registered.benchmark_shards
         if self._registered.begun or not has_samples:
             return None
-        speed = measure_speed(
-            self._registered,
-            self._build_trainer,
-            self._downloader,
-            self._local_shards,
-            self._device,
-            min(benchmark_s(self._task), PROBE_S),
-        )
+        with self._turns.take():
+            speed = measure_speed(
+                self._registered,
+                self._build_trainer,
+                self._downloader,
+                self._local_shards,
+                self._device,
+                min(benchmark_s(self._task), PROBE_S),
+            )
         self._report(Measured(speed))
         self._probed = True
         return speed if self._settings.discloses == "costs" else None
@@ -328,7 +334,7 @@ class Agent:
         """Train an assignment and upload its update, unless it is withdrawn."""
         self._set_length(assignment.train.seconds_left)
         with self._fetcher.downlink:
-            self._device.start_cycle(assignment.train.cycle)
+            self._device.start_cycle(assignment.train.round or assignment.train.cycle)
         assignment.lap("wait")
         try:
             self._upload(assignment, self._train(assignment))

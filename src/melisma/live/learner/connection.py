@@ -46,7 +46,8 @@ OnRetry = Callable[[str, float], None]
 class Connection:
     """The methods and files of one orchestrator; threads may share it.
 
-    `addresses` all belong to the same orchestrator. `token` or `certificate` prove who calls.
+    `addresses` all belong to the same orchestrator. `token` or `certificate` prove who calls. An
+    orchestrator of several tasks has methods and files for each `task`.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class Connection:
         *,
         token: str | None = None,
         certificate: str | Path | None = None,
+        task: str = "",
         give_up_s: float = GIVE_UP_S,
         on_retry: OnRetry = lambda _reason, _pause_s: None,
     ) -> None:
         self._addresses = tuple(addresses)
         self._remotes = [axon.connect(a, token=token, certificate=certificate) for a in addresses]
+        self._methods, self._files = (f"{task}.", f"{task}/") if task else ("", "")
         self._give_up_s, self._on_retry = give_up_s, on_retry
         self._reported_until: dict[int, float] = {}  # by address
         self._lock = threading.Lock()
@@ -84,7 +87,7 @@ class Connection:
 
     def call_timed(self, method: str, *args: Any, body_bytes: int = 0) -> tuple[Any, float]:
         """Call a method as by `call`; return its result and the seconds of earlier attempts."""
-        first_at = time.monotonic()
+        first_at, name = time.monotonic(), self._methods + method
         began_at, failures, call_id = time.monotonic(), 0, secrets.token_hex(16)
         deadline_s = ANSWER_S + body_bytes / MIN_UPLOAD_BYTES_PER_S
         while True:
@@ -94,7 +97,7 @@ class Connection:
                 began_at, call_id = time.monotonic(), secrets.token_hex(16)
             attempt_at = time.monotonic()
             try:
-                result = remote(call_id=call_id, deadline_s=deadline_s, retries=1)[method](*args)
+                result = remote(call_id=call_id, deadline_s=deadline_s, retries=1)[name](*args)
             except (*UNANSWERED, *FORGOTTEN) as error:
                 if isinstance(error, FORGOTTEN):
                     call_id = secrets.token_hex(16)
@@ -113,7 +116,7 @@ class Connection:
         while True:
             number, remote = self._remote()
             try:
-                for piece in axon.fetch(remote, name, received):
+                for piece in axon.fetch(remote, self._files + name, received):
                     received, failures = received + len(piece), 0
                     self._note_answer()
                     yield piece

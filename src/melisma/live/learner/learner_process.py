@@ -88,6 +88,7 @@ class LearnerProcess:
             settings.orchestrator,
             token=settings.token,
             certificate=settings.certificate,
+            task=settings.task,
             on_retry=self._on_retry,
         )
 

@@ -42,6 +42,8 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     searched for in `module_path`, too, or with `trust_code` from the source that the orchestrator
     offers. That code is limited to `memory_bytes`, by default 75 % of the memory.
     In the folder `spool` it saves the training that it is at, for the process that replaces it.
+    An orchestrator of several tasks has a name for each `task`. The processes of a device for these
+    tasks take turns by the file `turns`.
     The process of a `supervised` learner writes reports to standard output, and leaves the run when
     its standard input is closed.
     """
@@ -61,4 +63,6 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     memory_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
     local_data: str | None = None
     spool: str | None = None
+    task: str = ""
+    turns: str | None = None
     supervised: bool = False

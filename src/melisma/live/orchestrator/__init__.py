@@ -6,6 +6,7 @@
     orchestrator.py             feeds events to the cycle machine and carries out its commands
     lobby.py                    the learners that get ready before the run begins
     learner_service.py          the methods that learners call
+    learner_worker.py           the worker that serves them, and its limits
     learner_authentication.py   names the learner that calls
     strict_methods.py           methods that callers may call with any arguments
     call_rates.py               the most calls of a caller per second

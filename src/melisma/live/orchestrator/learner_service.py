@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.allocation.schemes import get_scheme
-from melisma.axon import Authenticator, Limits, Worker, current_call
+from melisma.axon import Authenticator, Worker, current_call
 from melisma.axon.server.authentication import OnRefused
 from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
@@ -38,6 +38,7 @@ from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import check_learner
+from melisma.live.orchestrator.learner_worker import learner_worker
 from melisma.live.orchestrator.mailbox import MAX_POLL_S, Mailbox, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
@@ -57,7 +58,6 @@ POLLS_PER_SILENCE_LIMIT: Final = 4
 SILENCE_CHECK_S: Final = 0.25
 PROGRESS_REPORTS_PER_CYCLE: Final = 20
 MAX_BOUND_SHARDS: Final = 2**40
-MAX_CALLS_PER_LEARNER: Final = 16
 SMALL_METHODS: Final = (
     "poll",
     "report_costs",
@@ -152,33 +152,32 @@ class LearnerService:
         `authenticator` names the caller of each request; those that are no learners of this run
         are refused. `on_refused` receives those whose TLS handshake fails.
         """
-        limits = Limits(
-            max_calls=4 * self._mailboxes.max_learners + 64,
-            max_calls_per_caller=MAX_CALLS_PER_LEARNER,
-            # Duplex results, which no learner asks for, displace no other remembered calls.
-            keep_s=Limits.remember_s,
-        )
-        worker = Worker(
+        files, max_learners = self.find_file, self._mailboxes.max_learners
+        worker = learner_worker(
+            authenticator,
+            files,
+            max_learners,
             host=host,
             port=port,
-            authenticator=authenticator,
-            prefer_credentials=True,
             tls=tls,
-            limits=limits,
-            files=self._find_file,
             on_refused=on_refused,
         )
+        self.expose(worker)
+        return worker
+
+    def expose(self, worker: Worker, task: str = "") -> None:
+        """Let learners call these methods, by the name of the task if the worker has several."""
         layout = self._store.layout
         upload_bytes = layout.size_bytes + FIELD_BYTES * len(layout.fields) + SMALL_BYTES
-        expose = partial(worker.expose, StrictMethods(self), name="")
+        expose = partial(worker.expose, StrictMethods(self), name=task)
         expose(["register"], max_body_bytes=SMALL_BYTES, check_caller=check_learner)
         expose = partial(expose, check_caller=self._mailboxes.number)
         expose(SMALL_METHODS, max_body_bytes=SMALL_BYTES)
         expose(LIST_METHODS, max_body_bytes=LIST_BYTES)
         expose(UPLOAD_METHODS, max_body_bytes=upload_bytes, spool=True)
-        return worker
 
-    def _find_file(self, name: str, caller: str) -> Path | None:
+    def find_file(self, name: str, caller: str) -> Path | None:
+        """Return the file that a learner may download by this name."""
         self._mailboxes.on_fetch(self._mailboxes.number(caller))
         if self._spec.bundle is not None and name == self._spec.bundle.file_name:
             return self._store.bundle_path(self._spec.bundle)

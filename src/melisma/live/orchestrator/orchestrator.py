@@ -65,6 +65,7 @@ class Orchestrator:
         self.finished.add_done_callback(self._close_mailboxes)
         self.started = False
         self.failure: DataError | None = None
+        self.round: int | None = None  # of a task that shares its learners
         # While the disk is full: the step that is not written yet, and the events since then.
         self._unwritten: Step | None = None
         self._waiting_events: deque[events.AnyEvent] = deque()
@@ -88,6 +89,7 @@ class Orchestrator:
                 # Processes of this machine that have ended do not come back.
                 absence_s=MAX_ABSENCE_S if self._mailboxes.grows else 0.0,
                 ends_s=self._ends_s(),
+                shared=self._spec.shared,
             )
         )
 
@@ -270,6 +272,7 @@ class Orchestrator:
             seconds_left=max(0.0, deadline_at - self._loop.time()),
             shards=() if federated else self._store.shard_refs(shards),
             local_shards=tuple(shards) if federated else (),
+            round=self.round,
         )
 
     def extend(self, command: commands.Extend) -> None:

@@ -16,8 +16,8 @@ class RunSpec:
 
     Training starts from `initial`. `test` is empty in federated learning without central data.
     `rates` are the usage rates of the learners, as in `TaskSubmitted`. `bundle` is the source of
-    the task's own model. `counts_from` is the monotonic time from which the total time of the task
-    counts, None for the start of the run.
+    the task's own model. A `shared` task shares its learners with others. `counts_from` is the
+    monotonic time from which the total time of the task counts, None for the start of the run.
     """
 
     run: str
@@ -28,3 +28,4 @@ class RunSpec:
     rates: Floats = field(default_factory=lambda: NO_FLOATS)
     bundle: CodeBundle | None = None
     counts_from: float | None = None
+    shared: bool = False

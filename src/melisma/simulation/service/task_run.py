@@ -1,16 +1,13 @@
 """One task of a run of several: its trace, progress, model and report."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
-from melisma.runs.folder import create_run_folder
+from melisma.runs.folder import create_run_folder, task_folder
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, TraceFile
 from melisma.simulation.simulation import PreparedSimulation, keep_checkpoints, save_results
-
-UNSAFE = re.compile(r"[^\w.-]+", re.ASCII)
 
 
 class TaskRun:
@@ -44,8 +41,3 @@ class TaskRun:
         """Return the report; save the model and the picture, if there is a folder."""
         report = self.progress.report()
         return report if self._folder is None else save_results(report, self._folder, self.compute)
-
-
-def task_folder(number: int, name: str) -> str:
-    """Return the name of the folder of a task: its number from 1, and its name."""
-    return f"{number + 1}-{UNSAFE.sub('-', name)}"
