@@ -5,6 +5,7 @@
     orchestrator/        runs the cycle machine and serves the learners
     learner/             the agent on a device
     joining/             the light process on a device that joins and starts the learner
+    service/             several tasks that share a fleet
     peer/                a node that trains without an orchestrator
     state_folder.py      files that stay between runs, for their owner alone
     join_string.py       addresses, fingerprint and token of an orchestrator as one word
@@ -15,6 +16,7 @@
     pairing.py           proves a short code between a device and an orchestrator
     invitation.py        the join command of a run, and its notes for owners of devices
     orchestrator_settings.py  how devices reach and join an orchestrator
+    reception.py         how devices reach an orchestrator: identity, enrolment, pairing
     orchestration.py     `orchestrate`: from a task and devices that join to a report
     preparation.py       loads and checks the inputs of a run before a process starts
     run_setup.py         what a run was started with, in its journal

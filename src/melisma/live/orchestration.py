@@ -5,65 +5,44 @@ leave at any time.
 """
 
 import asyncio
-import secrets
 import shutil
-import socket
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from melisma.axon import Address, Worker, create_identity
-from melisma.axon.discovery.multicast import announce
 from melisma.backports import timeout
 from melisma.cycle import events
 from melisma.cycle.restarts import MAX_RECONNECT_S
-from melisma.errors import MelismaError
 from melisma.fleet.arguments import check_arguments
 from melisma.fleet.run_settings import RunSettings
 from melisma.fleet.tables import Port, PositiveInt
 from melisma.fleet.task import Task
 from melisma.learning.given_objects import GivenObjects
 from melisma.live.invitation import Invitation, OrchestrationObserver
-from melisma.live.join_string import JoinString
-from melisma.live.local_addresses import local_addresses
-from melisma.live.orchestrator.enrolment import Enrolment
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
-from melisma.live.orchestrator.learner_authentication import (
-    DeviceAuthenticator,
-    JoinTokens,
-    check_owner,
-)
 from melisma.live.orchestrator.learner_service import LearnerChange, LearnerService
 from melisma.live.orchestrator.lobby import StartCondition
 from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
 from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
-from melisma.live.orchestrator.refusal_log import RefusalLog
-from melisma.live.orchestrator.registry import Registry, clean_name
 from melisma.live.orchestrator.run_journal import RunJournal
 from melisma.live.orchestrator.run_store import RunStore
-from melisma.live.orchestrator.running_orchestrator import announce_running, require_none_running
 from melisma.live.orchestrator.session_records import restore_sessions
 from melisma.live.orchestrator.status_service import StatusService
-from melisma.live.orchestrator.strict_methods import StrictMethods
 from melisma.live.orchestrator_settings import (
     DEFAULT_PORT,
     MAX_LEARNERS,
     Decide,
     OrchestratorSettings,
 )
-from melisma.live.pairing import ORCHESTRATOR_KIND, PairingService
 from melisma.live.preparation import PreparedTask
+from melisma.live.reception import Reception, background
 from melisma.live.resume_preparation import prepare_or_resume
 from melisma.live.run_setup import SETUP, Reachability, RunSetup
-from melisma.live.state_folder import orchestrator_folder
 from melisma.live.training import remove_empty
 from melisma.runs.cycle_result import OnCycle, check_callback, follow_cycles
 from melisma.runs.folder import PICTURE_FILE, SHARDS_FOLDER, naming_kept_files
@@ -76,11 +55,7 @@ from melisma.text import format_speed
 LEAVE_S: Final = 5.0
 """Time in which learners ask for the last time, to be told that the run has ended."""
 DISMISSAL_CHECK_S: Final = 0.05
-REVOCATION_CHECK_S: Final = 0.5
 ABSENCE_CHECK_S: Final = 0.5
-MAX_WAITING_APPROVALS: Final = 20
-PAIRING_METHODS: Final = ("begin_pairing", "complete_pairing")
-PAIRING_BODY_BYTES: Final = 4096
 # Of `orchestrate`, as far as no other check covers them.
 ARGUMENT_TYPES = {
     "scheme": str | None,
@@ -205,11 +180,9 @@ class _Orchestration:
     ) -> None:
         self._follow = follow
         self._prepared, self._settings, self._observer = prepared, settings, observer
-        self._registry, self._tokens = Registry(), JoinTokens()
+        self._reception = Reception(settings, observer)
         self._mailboxes = Mailboxes(max_learners=settings.max_learners)
         self._mailboxes.on_fetch = observer.on_fetch
-        self._waiting_approvals, self._code = 0, ""
-        self._approving = asyncio.Lock()
         self._orchestrator: Orchestrator
         self._store: RunStore
         self._service: LearnerService
@@ -225,7 +198,7 @@ class _Orchestration:
             async with AsyncExitStack() as stack:
                 await self._serve(stack)
                 await self._wait_for_end(cancellation)
-                self._tokens.revoke_all()
+                self._reception.close()
                 await self._dismiss_learners()
             ended = True
             await self._orchestrator.end()
@@ -290,60 +263,35 @@ class _Orchestration:
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         """Start to serve devices, and invite them."""
-        # Before the port, which that one probably uses, too.
-        require_none_running()
-        settings, owner_token = self._settings, secrets.token_urlsafe(24)
-        identity = orchestrator_folder() / "identity.pem"
-        fingerprint = create_identity(identity)
-        token = self._tokens.issue(once=settings.once)
-        pairing = self._create_pairing(fingerprint, token)
-        on_refused = RefusalLog(self._observer.on_note).add
-        authenticator = DeviceAuthenticator(
-            self._registry,
-            self._tokens,
-            owner_token=owner_token,
-            allow_anonymous=pairing is not None,
-            on_refused=on_refused,
-        )
-        authenticator.keep_names(self._mailboxes)
+        reception, settings = self._reception, self._settings
+        authenticator = reception.prepare(self._mailboxes)
         worker = self._service.worker(
             authenticator,
             host=settings.host,
             port=settings.port,
-            tls=identity,
-            on_refused=on_refused,
+            tls=reception.identity,
+            on_refused=reception.on_refused,
         )
-        approve = self._approve if settings.approve else None
-        Enrolment(self._registry, approve, authenticator.names_in_use).expose(worker)
         self._status.expose(worker)
-        if pairing is not None:
-            methods = StrictMethods(pairing)
-            expose = partial(worker.expose, name="", max_body_bytes=PAIRING_BODY_BYTES)
-            expose(methods, PAIRING_METHODS)
-            expose(methods, ["renew_code"], check_caller=check_owner)
-        port = await stack.enter_async_context(_listening(worker))
-        self._save_port(port)
-        hosts = [settings.host] if _is_specific(settings.host) else local_addresses()
-        joined, left_out = JoinString.create(port, fingerprint, token, hosts)
-        local = Address(_local_host(settings.host), port, True, fingerprint)
         run = self._prepared.spec.run
-        stack.enter_context(announce_running(str(local), owner_token, run))
+        joined, left_out = await reception.open(stack, worker, run)
+        self._save_port(joined.port)
         invitation = Invitation(
             joined,
-            tuple(left_out),
-            fingerprint,
+            left_out,
+            reception.fingerprint,
             settings.start,
             self._prepared.task,
             goes_on=self._orchestrator.started,
         )
-        self._observer.on_invitation(invitation)
-        if pairing is not None:
-            address = Address(joined.hosts[0], port, True, fingerprint)
-            await self._announce(stack, address)
-            self._observer.on_code(self._code, invitation)
-        watches = self._service.watch_silence(), self._watch_revocations(), self._watch_absence()
+        await reception.invite(stack, invitation)
+        watches = (
+            self._service.watch_silence(),
+            reception.watch_revocations(self._mailboxes, self._service.remove_learner),
+            self._watch_absence(),
+        )
         for watch in watches:
-            await stack.enter_async_context(_background(watch))
+            await stack.enter_async_context(background(watch))
 
     def _save_port(self, port: int) -> None:
         """Save the port at which learners expect the orchestrator after a restart."""
@@ -394,16 +342,6 @@ class _Orchestration:
                 while any(box.ready and not box.dismissed for box in self._mailboxes):  # noqa: ASYNC110 - bounded, and rare
                     await asyncio.sleep(DISMISSAL_CHECK_S)
 
-    async def _watch_revocations(self) -> None:
-        """Remove learners whose device was revoked, until cancelled."""
-        while True:
-            for number, mailbox in enumerate(self._mailboxes):
-                known = mailbox.fingerprint and self._registry.find(mailbox.fingerprint)
-                if known and known.revoked_at is not None:
-                    reason = f"{mailbox.name}: revoked by the owner"
-                    self._service.remove_learner(number, reason, known.revocation)
-            await asyncio.sleep(REVOCATION_CHECK_S)
-
     async def _watch_absence(self) -> None:
         """Say when no learner answers, and until when the run waits for one, until cancelled."""
         orchestrator, before_s = self._orchestrator, None
@@ -427,7 +365,7 @@ class _Orchestration:
             self._observer.on_note(mailbox.conflict)
             return
         if change == "registered" and mailbox.fingerprint is not None:
-            self._registry.record_host(mailbox.fingerprint, mailbox.host)
+            self._reception.registry.record_host(mailbox.fingerprint, mailbox.host)
         speed = mailbox.samples_per_s
         rate = f", {format_speed(speed)}" if speed is not None else ""
         lines = {
@@ -443,97 +381,3 @@ class _Orchestration:
         if expected is None or self._orchestrator.started:
             return ""
         return f"; {len(self._mailboxes.ready)} of {expected}"
-
-    async def _approve(self, name: str, fingerprint: str, host: str | None) -> bool:
-        """Ask for one decision at a time; the thread that waits for it does not delay the exit."""
-        decide = self._settings.approve
-        assert decide is not None
-        if self._waiting_approvals >= MAX_WAITING_APPROVALS:
-            return False
-        self._waiting_approvals += 1
-        try:
-            async with self._approving:
-                return await _in_daemon_thread(lambda: decide(name, fingerprint, host))
-        finally:
-            self._waiting_approvals -= 1
-
-    def _create_pairing(self, fingerprint: str, token: str) -> PairingService | None:
-        """Return the service for pairing by a code; None without it, and say why."""
-        if not self._settings.discovery:
-            return None
-        try:
-            import spake2  # noqa: F401
-            import zeroconf  # noqa: F401
-        except ImportError:
-            self._observer.on_note(
-                "devices cannot find this orchestrator by themselves: they need the join string, "
-                'or install "melisma[discovery]" here'
-            )
-            return None
-        return PairingService(fingerprint, token, self._on_code, self._observer.on_note)
-
-    def _on_code(self, code: str) -> None:
-        is_new, self._code = bool(self._code), code
-        if is_new:
-            self._observer.on_learner(
-                f"the code before is no longer valid; the next device joins with the code {code}"
-            )
-
-    async def _announce(self, stack: AsyncExitStack, address: Address) -> None:
-        name = self._settings.name or clean_name(socket.gethostname())
-        try:
-            await stack.enter_async_context(announce(name, address, ORCHESTRATOR_KIND))
-        except (MelismaError, OSError) as error:
-            self._observer.on_note(f"this orchestrator is not announced in the network: {error}")
-
-
-@asynccontextmanager
-async def _listening(worker: Worker) -> AsyncIterator[int]:
-    """Serve inside an ``async with``; yield the port."""
-    async with worker.listening() as address:
-        yield Address.parse(address).port
-
-
-@asynccontextmanager
-async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run a coroutine inside an ``async with``."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-def _in_daemon_thread(decide: Callable[[], bool]) -> "asyncio.Future[bool]":
-    """Return the future of a decision that a daemon thread waits for."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[bool] = loop.create_future()
-
-    def finish(decision: bool) -> None:
-        if not future.done():
-            future.set_result(decision)
-
-    def wait() -> None:
-        decision = False
-        try:
-            decision = decide()
-        finally:
-            # The loop may be closed by now.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(finish, decision)
-
-    threading.Thread(target=wait, name="approve", daemon=True).start()
-    return future
-
-
-def _is_specific(host: str) -> bool:
-    return bool(host) and not ip_address(host).is_unspecified
-
-
-def _local_host(host: str) -> str:
-    """Return the host at which this machine reaches a worker that listens on `host`."""
-    if _is_specific(host):
-        return host
-    return "::1" if host == "::" else "127.0.0.1"
