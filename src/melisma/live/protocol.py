@@ -50,15 +50,16 @@ class RegisterRequest(msgspec.Struct, frozen=True):
     """The first message of a learner: protocol, version of Melisma, and a random session id.
 
     The learner sends the session id with each further call. No message names the learner: it is
-    the one whose credential the call carries.
+    the one whose credential the call carries. `price` is that of a shard, for tasks with a budget.
     """
 
     session: Annotated[str, Meta(min_length=16, max_length=64)]
     protocol: int = PROTOCOL
     version: ShortText = __version__
+    price: float | None = None
 
 
-class RegisterResponse(msgspec.Struct, frozen=True):
+class RegisterResponse(msgspec.Struct, frozen=True, tag="run"):
     """The learner's number, its task, and the shards of its benchmark.
 
     `run_s` is the time since the orchestrator started; the run may not have `begun`. With
@@ -74,6 +75,31 @@ class RegisterResponse(msgspec.Struct, frozen=True):
     run_s: Seconds = 0.0
     bundle: BundleRef | None = None
     begun: bool = False
+
+
+class TasksResponse(msgspec.Struct, frozen=True, tag="tasks"):
+    """The orchestrator has several tasks: the device registers for each of them, by its name."""
+
+    run: str
+
+
+AnyRegisterResponse = RegisterResponse | TasksResponse
+
+
+class TaskRef(msgspec.Struct, frozen=True):
+    """A task of several: its name in calls, its own name, and its run."""
+
+    name: Annotated[str, Meta(pattern="^task[0-9]{1,9}$")]
+    task: ShortText
+    # The name of a folder on the device.
+    run: Annotated[str, Meta(pattern="^[0-9A-Za-z-]{1,64}$")]
+
+
+class TaskList(msgspec.Struct, frozen=True):
+    """The tasks that a device can work for now; with `ended` there will be no others."""
+
+    tasks: tuple[TaskRef, ...]
+    ended: bool = False
 
 
 class JoinRequest(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from melisma.cycle import commands, events
 from melisma.fleet.task import Task
 from melisma.live.service.emulated_service import run_service
 from melisma.live.service.service_preparation import (
-    PreparedService,
+    PreparedTasks,
     ServiceOptions,
     prepare_service,
 )
@@ -22,7 +22,7 @@ from tests.live.short_run import build
 TASK: dict[str, Any] = {"scheme": "med", "data_args": {"samples": 300}, "cycles": 2}
 
 
-def prepare_tasks(folder: Path, *tasks: dict[str, Any], **fleet: Any) -> PreparedService:
+def prepare_tasks(folder: Path, *tasks: dict[str, Any], **fleet: Any) -> PreparedTasks:
     """Prepare tasks with these settings instead of the defaults."""
     built = [build(TASK | task, fleet) for task in tasks]
     options = ServiceOptions(folder=folder / "out")
@@ -37,7 +37,7 @@ class Observed:
         self.tasks: defaultdict[int, list[Step]] = defaultdict(list)
         self.cancellation, self.cancel_after = cancellation, ""
 
-    def run(self, prepared: PreparedService) -> ServiceReport:
+    def run(self, prepared: PreparedTasks) -> ServiceReport:
         return run_service(
             prepared,
             watch_task=self.watch_task,

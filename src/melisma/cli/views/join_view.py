@@ -62,6 +62,19 @@ def _(report: reports.LearnerStarted) -> str:
 
 
 @_line.register
+def _(report: reports.TaskAwaited) -> str:
+    return f"joined run {_one_line(report.run)}, which may have several tasks; waiting for one"
+
+
+@_line.register
+def _(report: reports.OfTask) -> str:
+    if isinstance(report.of, reports.Ended):
+        why = f": {_one_line(report.of.reason)}" if report.of.reason else ""
+        return f"{_one_line(report.task)}: {report.of.kind}{why}"
+    return f"{_one_line(report.task)}: {_line(report.of)}"
+
+
+@_line.register
 def _(report: reports.Registered) -> str:
     task = f"task {_one_line(report.task)}, {report.cycles}"
     return f"registered for run {_one_line(report.run)}: {task}"

@@ -5,6 +5,7 @@
     learner_settings.py    the settings of a learner process
     learner_process.py     registers the learner and runs its agent
     agent.py               polls the orchestrator and carries out its instructions
+    task_processes.py      the processes of this device, one for each task of an orchestrator
     turns.py               the processes of a device for several tasks take turns
     connection.py          calls and downloads that are repeated until they are answered
     active_assignment.py   one assignment, its deadline, extensions and phases

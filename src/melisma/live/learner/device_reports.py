@@ -144,7 +144,22 @@ class LeftRun(DeviceReport, frozen=True):
     """The owner stopped the device, and it has left the run."""
 
 
-LearnerReport = Registered | Measured | Joined | CycleTrained | Retrying | Ended
+class OfTask(DeviceReport, frozen=True):
+    """A report of the process for one task, of an orchestrator that has several."""
+
+    task: str
+    of: "Registered | Measured | Joined | CycleTrained | Retrying | Ended"
+
+
+class TaskAwaited(DeviceReport, frozen=True):
+    """The device takes part in an orchestrator of several tasks, and waits for one."""
+
+    run: str
+
+
+LearnerReport = (
+    OfTask | TaskAwaited | Registered | Measured | Joined | CycleTrained | Retrying | Ended
+)
 """The reports that the learner process writes."""
 OnReport = Callable[[DeviceReport], None]
 

@@ -35,6 +35,7 @@ from melisma.live.learner.device_reports import (
     take_standard_output,
 )
 from melisma.live.learner.learner_settings import LearnerSettings
+from melisma.live.learner.task_processes import TaskProcesses
 from melisma.live.processes import exit_with_parent
 from melisma.text import visible, visible_lines
 from melisma.user_code import describe_error
@@ -84,6 +85,7 @@ class LearnerProcess:
         self._settings, self._report = settings, report
         self._session = secrets.token_hex(16)
         self._registered, self._slowness = False, ""
+        self._processes: TaskProcesses | None = None
         self._orchestrator = Connection(
             settings.orchestrator,
             token=settings.token,
@@ -98,9 +100,11 @@ class LearnerProcess:
         Return whether the orchestrator gave this learner anything to do.
         """
         sys.path += self._settings.module_path
-        request = protocol.RegisterRequest(self._session)
+        request = protocol.RegisterRequest(self._session, price=self._settings.price)
         reply = self._orchestrator.call("register", protocol.to_builtins(request))
-        registered = protocol.parse(reply, protocol.RegisterResponse)
+        registered = protocol.parse(reply, protocol.AnyRegisterResponse)
+        if isinstance(registered, protocol.TasksResponse):
+            return self._work_for_tasks(registered)
         self._registered, task = True, registered.task
         self._report(Registered(registered.run, task.name, task.describe_cycles()))
         try:
@@ -134,8 +138,17 @@ class LearnerProcess:
             self._report_failure(_public_reason(self._settings, error, reason), FAILURE_S)
             raise MelismaError(reason) from error
 
+    def _work_for_tasks(self, registered: protocol.TasksResponse) -> bool:
+        """Take part in several tasks, with a process for each."""
+        self._processes = TaskProcesses(
+            self._settings, self._orchestrator, self._session, self._report
+        )
+        return self._processes.run(registered.run)
+
     def note_slowness(self, line: bytes) -> None:
         """Receive from the supervisor why this device runs slower; empty if it does not."""
+        if self._processes is not None:
+            self._processes.note_slowness(line)
         if self._settings.discloses == "costs":
             self._slowness = line.decode(errors="replace")[:MAX_REASON_CHARS]
 

@@ -43,7 +43,7 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     offers. That code is limited to `memory_bytes`, by default 75 % of the memory.
     In the folder `spool` it saves the training that it is at, for the process that replaces it.
     An orchestrator of several tasks has a name for each `task`. The processes of a device for these
-    tasks take turns by the file `turns`.
+    tasks take turns by the file `turns`. `price` is that of a shard.
     The process of a `supervised` learner writes reports to standard output, and leaves the run when
     its standard input is closed.
     """
@@ -65,4 +65,5 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     spool: str | None = None
     task: str = ""
     turns: str | None = None
+    price: float | None = None
     supervised: bool = False

@@ -20,7 +20,7 @@ from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.processes import run_processes
 from melisma.live.run_setup import RunSetup
 from melisma.live.service.live_service import LiveService, ServiceWatcher, all_learners
-from melisma.live.service.service_preparation import PreparedService
+from melisma.live.service.service_preparation import PreparedTasks
 from melisma.live.service.task_host import OnStep, TaskHost
 from melisma.live.training import remove_empty
 from melisma.private_files import make_private_folder
@@ -33,7 +33,7 @@ TURNS_FOLDER = "turns"
 
 
 def run_service(
-    prepared: PreparedService,
+    prepared: PreparedTasks,
     port: int = 0,
     *,
     watch_task: OnStep = lambda _number, _step: None,
@@ -56,7 +56,7 @@ class EmulatedService:
 
     def __init__(
         self,
-        prepared: PreparedService,
+        prepared: PreparedTasks,
         watch_task: OnStep,
         watch: ServiceWatcher,
         on_note: Callable[[str], None],

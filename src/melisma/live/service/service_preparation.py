@@ -23,7 +23,7 @@ from melisma.service.shared_settings import check_names, check_settings, select_
 
 
 @dataclass(frozen=True)
-class PreparedService:
+class PreparedTasks:
     """Tasks that share an emulated fleet; each has a run folder of its own in `folder`."""
 
     tasks: tuple[PreparedRun, ...]
@@ -53,7 +53,7 @@ class ServiceOptions:
 
 def prepare_service(
     tasks: Sequence[AnyTask], fleet: Fleet | str | Path, options: ServiceOptions
-) -> PreparedService:
+) -> PreparedTasks:
     """Load tasks and fleet and create the folders; raise an error if they do not fit."""
     if not isinstance(tasks, list | tuple) or not tasks:
         raise SettingError(f"tasks are {describe(tasks)}; expected a list of tasks, at least one")
@@ -76,7 +76,7 @@ def prepare_service(
         own = create_run_folder(path / task_folder(number, each.task.name))
         one = prepare_loaded(each, shared, own, f"{run}-{number + 1}")
         prepared.append(replace(one, spec=replace(one.spec, shared=True)))
-    return PreparedService(tuple(prepared), row.name, path)
+    return PreparedTasks(tuple(prepared), row.name, path)
 
 
 def load_shared(given: AnyTask, task: Task) -> LoadedTask:
