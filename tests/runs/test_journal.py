@@ -10,7 +10,7 @@ import pytest
 from melisma.cycle import commands, events
 from melisma.errors import DataError, SettingError
 from melisma.runs.folder import JOURNAL_FILE
-from melisma.runs.journal import VERSION, Journal
+from melisma.runs.journal import Journal
 from melisma.runs.journal_database import SqliteDatabase, Statement
 from melisma.runs.trace import Step, encode_step
 
@@ -190,7 +190,10 @@ def test_a_record_that_is_not_as_it_was_written_is_noticed(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("sql", "problem"),
     [
-        (f"PRAGMA user_version = {VERSION + 1}", "resume the run with the version that wrote it"),
+        (
+            f"PRAGMA user_version = {Journal.version + 1}",
+            "resume the run with the version that wrote it",
+        ),
         ("PRAGMA application_id = 7", "is not the journal of a run"),
     ],
 )

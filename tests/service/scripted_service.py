@@ -1,9 +1,12 @@
 """A service machine fed with events written by hand, whose rounds are planned at once."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from melisma.cycle.commands import CoveredWork
+from melisma.fleet.array_types import Floats
 from melisma.fleet.task import Task, TaskSizes
 from melisma.service import commands, events
 from melisma.service.round_planning import plan_round
@@ -22,13 +25,15 @@ def task(name: str, shards: int = 12, **settings: Any) -> Task:
 class ScriptedService:
     """Feeds a `ServiceMachine` and plans its rounds; `trace` keeps events and commands."""
 
-    def __init__(self, scheme: str = "med", budget: float | None = None) -> None:
+    def __init__(
+        self, scheme: str = "med", budget: float | None = None, price: Floats = PRICE
+    ) -> None:
         self.machine = ServiceMachine()
         self.trace: list[tuple[events.AnyEvent, list[commands.AnyCommand]]] = []
         self.send(events.ServiceStarted(at_s=0.0, scheme=scheme, budget=budget))
         names = tuple(f"device-{number}" for number in range(LEARNERS))
         self.send(
-            events.LearnersPriced(at_s=0.0, learners=np.arange(LEARNERS), names=names, price=PRICE)
+            events.LearnersPriced(at_s=0.0, learners=np.arange(LEARNERS), names=names, price=price)
         )
 
     def send(self, event: events.AnyEvent) -> list[commands.AnyCommand]:
@@ -57,8 +62,44 @@ class ScriptedService:
             )
         )
 
-    def end_cycle(self, at_s: float, number: int) -> list[commands.AnyCommand]:
-        return self.send(events.CycleEnded(at_s=at_s, number=number))
+    def end_cycle(
+        self,
+        at_s: float,
+        number: int,
+        trained: Callable[[int, int], int] = lambda _, shards: shards,
+        awaited: Sequence[int] = (),
+    ) -> list[commands.AnyCommand]:
+        """End a cycle: learners `awaited` are late, others train `trained(learner, shards)`."""
+        record = self.machine.state.tasks[number]
+        work = {
+            learner: trained(learner, grant.shards)
+            for (cycle, learner), grant in record.account.grants.items()
+            if cycle == record.cycle and learner not in awaited
+        }
+        covered = CoveredWork(
+            learners=np.array(list(work), np.int64),
+            cycles=np.full(len(work), record.cycle),
+            shards=np.array(list(work.values()), np.int64),
+            awaited=np.array(awaited, np.int64),
+            awaited_cycles=np.full(len(awaited), record.cycle),
+        )
+        return self.send(events.CycleEnded(at_s=at_s, number=number, covered=covered))
+
+    def average(
+        self, at_s: float, number: int, scales: dict[int, float] | None = None
+    ) -> list[commands.AnyCommand]:
+        """Report the average of a cycle; `scales` are those of guarded learners."""
+        scales, cycle = scales or {}, self.machine.state.tasks[number].cycle
+        return self.send(
+            events.CycleAveraged(
+                at_s=at_s,
+                number=number,
+                cycle=cycle,
+                guarded=np.array(list(scales), np.int64),
+                guarded_cycles=np.full(len(scales), cycle),
+                scales=np.array(list(scales.values()), np.float64),
+            )
+        )
 
     def end(self, at_s: float, number: int) -> list[commands.AnyCommand]:
         return self.send(events.TaskEnded(at_s=at_s, number=number, outcome="finished"))

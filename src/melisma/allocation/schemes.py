@@ -185,7 +185,17 @@ def with_scheme(task: Task, scheme: str | None, file: str | Path | None = None) 
     task = msgspec.structs.replace(task, scheme=row.name, passes=None if chosen else task.passes)
     with naming_task_file(file):
         row.check_passes(task.passes)
+        check_no_budget(task)
     return task
+
+
+def check_no_budget(task: Task) -> None:
+    """Raise `SettingError` for a budget of a task that shares its learners with no other."""
+    if task.budget is not None:
+        raise SettingError(
+            f"task {task.name} has budget = {task.budget:g}, which only tasks that share learners "
+            "keep to; remove it, or run the task together with others"
+        )
 
 
 def _user_scheme(name: str) -> Scheme:

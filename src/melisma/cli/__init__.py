@@ -20,6 +20,7 @@ is printed as one line.
     evaluate.py           `melisma evaluate`
     init.py               `melisma init`
     join.py               `melisma join`
+    ledger_totals.py      `melisma ledger`
     options.py            options that several subcommands share
     orchestrate.py        `melisma orchestrate`
     output.py             writing to standard output
@@ -62,7 +63,7 @@ from melisma.text import visible_part
 # By the heading in the help.
 COMMAND_GROUPS = {
     "Train": ("init", "run", "orchestrate", "join", "resume", "peers", "evaluate"),
-    "Plan and simulate": ("plan", "simulate", "compare", "size"),
+    "Plan and simulate": ("plan", "simulate", "compare", "size", "ledger"),
     "Devices of an orchestrator": ("status", "learners", "code", "rename", "revoke"),
     "Tools": ("doctor", "bench", "data", "axon"),
 }
@@ -70,7 +71,7 @@ SUBCOMMANDS = tuple(name for names in COMMAND_GROUPS.values() for name in names)
 SUMMARY_LETTERS = 100
 
 # Of subcommands whose module has another name.
-MODULES = {"learners": "enrolled_learners"}
+MODULES = {"learners": "enrolled_learners", "ledger": "ledger_totals"}
 
 
 class LazyGroup(SuggestingGroup):

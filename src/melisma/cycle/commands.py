@@ -122,7 +122,10 @@ class Wake(Command, frozen=True, kw_only=True, eq=False):
 
 
 class LateUpdates(msgspec.Struct, frozen=True, eq=False):
-    """Updates of earlier cycles that arrived after their cycle was closed."""
+    """Updates of earlier cycles that arrived after their cycle was closed.
+
+    `covered` are the whole shards that the visits of each cover, in a shared task.
+    """
 
     learners: Ints
     cycles: Ints
@@ -130,6 +133,7 @@ class LateUpdates(msgspec.Struct, frozen=True, eq=False):
     weights: Floats
     visits: Ints
     steps: Ints = NO_INTS
+    covered: Ints = NO_INTS
 
     @classmethod
     def concatenate(cls, parts: "Sequence[LateUpdates]") -> "LateUpdates":
@@ -141,13 +145,29 @@ class LateUpdates(msgspec.Struct, frozen=True, eq=False):
 NO_LATE_UPDATES = LateUpdates(NO_INTS, NO_INTS, NO_INTS, NO_FLOATS, NO_INTS)
 
 
+class CoveredWork(msgspec.Struct, frozen=True, eq=False):
+    """The work of a shared task when a cycle closes: it is paid for what updates cover.
+
+    `learners` have an update in the average, from an assignment of `cycles`, whose visits cover
+    this many whole `shards`. The late work of `awaited` learners, from `awaited_cycles`, may still
+    join a later average. No other work that was granted is going to count.
+    """
+
+    learners: Ints
+    cycles: Ints
+    shards: Ints
+    awaited: Ints
+    awaited_cycles: Ints
+
+
 class Aggregate(Command, frozen=True, kw_only=True, eq=False):
     """Average the updates of these learners with these weights; without any, keep the model.
 
     Of `late` updates the change relative to the parameters that they began with is added to the
     present parameters, and joins the average with its own weight. `visits` are those of each
     update, further passes included: the guard expects a larger change after more visits. `steps`
-    are those of each update if the task normalises changes by them.
+    are those of each update if the task normalises changes by them. `covered` is what the updates
+    of a shared task cover.
     """
 
     cycle: int
@@ -157,6 +177,7 @@ class Aggregate(Command, frozen=True, kw_only=True, eq=False):
     visits: Ints
     steps: Ints = NO_INTS
     late: LateUpdates = NO_LATE_UPDATES
+    covered: CoveredWork | None = None
 
 
 class Evaluate(Command, frozen=True, kw_only=True, eq=False):

@@ -141,9 +141,13 @@ class SharesGranted(Event, frozen=True, kw_only=True, eq=False):
 
 
 class SharesRefused(Event, frozen=True, kw_only=True, eq=False):
-    """No plan gives a shared task what it needs, not even without other tasks."""
+    """No plan gives a shared task what it needs, not even without other tasks.
+
+    If that is `final`, as its budget is used up, the run ends with the cycles that it had.
+    """
 
     reason: str
+    final: bool = False
 
 
 class ShardsRequested(Event, frozen=True, kw_only=True, eq=False):

@@ -18,6 +18,7 @@ from melisma.cycle.state import (
     AssignedShards,
     CycleState,
     WorkStatus,
+    covered_shards,
     plausible_visits,
     update_weights,
 )
@@ -37,6 +38,7 @@ def await_late(state: CycleState, learners: Ints) -> Commands:
     table.late_attempts[learners] = table.attempts[learners]
     table.late_samples[learners] = table.samples[learners]
     table.late_passes[learners] = table.passes[learners]
+    table.late_shards[learners] = table.shards[learners]
     for assigned in state.assignments:
         rows = np.flatnonzero(table.work[assigned.learners] == WorkStatus.LATE)
         if rows.size:
@@ -58,6 +60,11 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
     lose_late(state, learners[~counted])
     table.late_cycles[learners] = 0
     visits = plausible_visits(event.visits[late], samples, passes)
+    covered = NO_INTS
+    if state.shared:
+        planned = samples * passes
+        shards = table.late_shards[learners]
+        covered = covered_shards(shards, planned, event.visits_of_plan[late])[counted]
     if counted.any():
         state.carried.append(
             commands.LateUpdates(
@@ -69,6 +76,7 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
                 count_steps(visits, samples, state.task.batch)[counted]
                 if state.task.normalize
                 else NO_INTS,
+                covered,
             )
         )
 
@@ -81,6 +89,7 @@ def return_unused(state: CycleState, cycle: int, learners: Ints, attempts: Ints)
     assignments = [assigned for number, assigned in state.late_assignments if number == cycle]
     for assigned in later_attempts(state, assignments, learners, attempts):
         np.subtract.at(table.late_samples, assigned.learners, assigned.samples)
+        np.subtract.at(table.late_shards, assigned.learners, assigned.shards.counts)
         return_shards(state, cycle, assigned.learners, assigned.shards)
 
 

@@ -18,7 +18,7 @@ from melisma.cycle.planning import PlannedCycle, deal, dismiss, mark_held, plan_
 from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.sampling import draws_all
 from melisma.cycle.schedule import Schedule
-from melisma.cycle.state import CycleState, Stage, WorkStatus, plausible_visits
+from melisma.cycle.state import CycleState, Stage, WorkStatus, covered_shards, plausible_visits
 from melisma.errors import InfeasibleError, SchemeError
 from melisma.fleet.array_types import NO_INTS, Bools, Floats, Ints
 
@@ -334,6 +334,21 @@ def aggregate(state: CycleState, received: Ints, reason: str) -> commands.Aggreg
         visits=visits,
         steps=steps,
         late=msgspec.structs.replace(late, weights=late.weights / discount),
+        covered=cover(state, received[counted], late) if state.shared else None,
+    )
+
+
+def cover(state: CycleState, learners: Ints, late: commands.LateUpdates) -> commands.CoveredWork:
+    """Return what the updates of these learners and late ones cover, and which are awaited."""
+    table, awaited = state.learners, np.flatnonzero(state.learners.late_cycles)
+    planned, visits = table.planned_visits(learners), table.visits[learners]
+    covered = covered_shards(table.shards[learners], planned, visits)
+    return commands.CoveredWork(
+        learners=np.concatenate([learners, late.learners]),
+        cycles=np.concatenate([np.full(learners.size, state.cycle), late.cycles]),
+        shards=np.concatenate([covered, late.covered]),
+        awaited=awaited,
+        awaited_cycles=table.late_cycles[awaited].copy(),
     )
 
 

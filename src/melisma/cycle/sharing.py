@@ -12,7 +12,14 @@ from melisma.allocation.schemes import Scheme
 from melisma.cycle import commands, events
 from melisma.cycle.commands import Commands
 from melisma.cycle.planning import PlannedCycle, ready_learners
-from melisma.cycle.rounds import assign, record_empty_cycle, reject_plan, start_round, wake
+from melisma.cycle.rounds import (
+    assign,
+    finish,
+    record_empty_cycle,
+    reject_plan,
+    start_round,
+    wake,
+)
 from melisma.cycle.state import CycleState, Stage
 from melisma.errors import SettingError
 from melisma.fleet.array_types import Floats, Ints
@@ -66,8 +73,16 @@ def on_granted(state: CycleState, event: events.SharesGranted) -> Commands:
 
 
 def on_refused(state: CycleState, event: events.SharesRefused) -> Commands:
-    """Fail the run in its first cycle; later, record an empty cycle and measure again."""
-    return reject_plan(state, event.reason) if state.stage is Stage.SHARING else []
+    """Fail the run in its first cycle; later, record an empty cycle and measure again.
+
+    A final refusal ends the run, which has not failed if it has a model of some cycle.
+    """
+    if state.stage is not Stage.SHARING:
+        return []
+    if not event.final:
+        return reject_plan(state, event.reason)
+    has_model = state.empty_cycles < state.cycle - 1
+    return finish(state, "finished" if has_model else "failed", event.reason)
 
 
 def predict_seconds(state: CycleState, learners: Ints, shards: Ints) -> Floats:

@@ -23,7 +23,7 @@ from melisma.fleet.task import Task
 COUNT_COLUMNS = (
     *("discloses", "work", "attempts", "shards", "passes", "samples", "visits", "wanted"),
     "all_visits",
-    *("late_cycles", "late_attempts", "late_passes", "late_samples"),
+    *("late_cycles", "late_attempts", "late_passes", "late_samples", "late_shards"),
 )
 OTHER_COLUMNS = ("present", "drawn", "last_drawn", "answer_awaited", "costs", "bounds")
 
@@ -115,6 +115,7 @@ class LearnerTable:
     late_attempts: Ints
     late_passes: Ints
     late_samples: Ints
+    late_shards: Ints
     discloses: Ints  # position in DISCLOSURE
     names: list[str] = field(default_factory=list)
     local_shards: LocalShards = field(default_factory=LocalShards)
@@ -189,6 +190,12 @@ def update_weights(samples: Ints, passes: Ints, visits: Ints) -> Floats:
     planned = samples * passes
     weights: Floats = samples * np.minimum(visits, planned) / np.maximum(planned, 1)
     return weights
+
+
+def covered_shards(shards: Ints, planned: Ints, visits: Ints) -> Ints:
+    """Return how many whole shards the visits of updates cover, of those that were planned."""
+    covered: Ints = shards * np.minimum(visits, planned) // np.maximum(planned, 1)
+    return covered
 
 
 @dataclass(eq=False)

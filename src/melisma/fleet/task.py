@@ -130,6 +130,7 @@ class Task(Table, frozen=True, kw_only=True):
     orchestrator applies to the mean change, and `aggregation` a robust one or a function that takes
     the place of the mean. `start` is the file of a model to start from, and `checkpoints` says
     which models besides the last one are kept.
+    `budget` is the most that all cycles of a task may cost that shares its learners with others.
     `model` and `data` may be left out where they are given as Python objects. Whether `passes` fit
     the scheme is checked before a run loads anything, as its caller may choose another scheme.
     """
@@ -168,6 +169,7 @@ class Task(Table, frozen=True, kw_only=True):
     partition: PartitionSettings | None = None
     min_shards: NonNegativeInt = 1
     max_shards: PositiveInt | None = None
+    budget: NonNegative | None = None
     sizes: TaskSizes = TaskSizes()
     radio: RadioSettings = RadioSettings()
     simulation: SimulationSettings = SimulationSettings()

@@ -6,6 +6,9 @@
     folder.py         the folder of a run and the files in it
     journal.py        all steps of a run and its records, in a file that survives a kill
     journal_database.py  the SQLite file of a journal
+    service_journal.py  the same of a service, with its ledger
+    service_recovery.py  the state of a service from its journal, by replay
+    payment_ledger.py the payments of a service, their totals, and their export
     recovery.py       the state of a run from its journal, by replay
     recent_steps.py   the part of a long run that displays need after a restart
     model_versions.py the versions of the parameters that steps refer to

@@ -15,6 +15,13 @@
     peers.json          the settings with which a group of nodes resumes
     logs/               the output of each process that wrote any, in live runs
 
+The folder of tasks that share learners has a folder for each of them, and
+
+::
+
+    service.db          every event and command of the service, and its ledger, of live runs
+    service.jsonl       every event and command of the service, of simulations
+
 The other folders exist only while a live run goes on: the shards of the orchestrator, the cache and
 data of each device, and the updates of the current cycle.
 """
@@ -32,6 +39,7 @@ from melisma.fleet.arguments import describe
 
 TRACE_FILE, PICTURE_FILE, MODEL_FILE = "trace.jsonl", "picture.svg", "model.safetensors"
 JOURNAL_FILE, GROUP_FILE = "journal.db", "peers.json"
+SERVICE_JOURNAL, SERVICE_TRACE = "service.db", "service.jsonl"
 BEST_MODEL_FILE, CHECKPOINTS_FOLDER = "best.safetensors", "checkpoints"
 MODELS_FOLDER, REPORTS_FOLDER, LOGS_FOLDER = "models", "reports", "logs"
 SHARDS_FOLDER, DEVICES_FOLDER = "shards", "devices"

@@ -1,4 +1,4 @@
-"""The journal of a run: one SQLite file that a killed run resumes from.
+"""The journal of a run, or of a service: one SQLite file that a killed process goes on from.
 
 It holds every step but those of `UNRECORDED` events, in order, and named records: what the run was
 started with, the sessions of learners, the updates on disk, and a snapshot of the machine. A step
@@ -16,37 +16,45 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
 from urllib.parse import quote
 from zlib import crc32
 
 from melisma.atomic import write_atomic
 from melisma.cycle.events import ProgressReported
-from melisma.errors import DataError
+from melisma.errors import DataError, SettingError
 from melisma.private_files import open_private
 from melisma.runs.folder import JOURNAL_FILE, TRACE_FILE, check_is_run_folder
-from melisma.runs.journal_database import Database, LockedDatabase, SyncedWrites
-from melisma.runs.trace import HEADER_LINE, Step, decode_steps, encode_step
+from melisma.runs.journal_database import Database, LockedDatabase, Statement, SyncedWrites
+from melisma.runs.trace import HEADER_LINE, STEPS, Step, StepCodec, decode_steps
 
 UNRECORDED: Final = (ProgressReported,)
 """Events that decide nothing."""
-APPLICATION: Final = 0x4D656C69
-VERSION: Final = 1
-"""Changes when another version of Melisma would misread a journal."""
 COLUMNS: Final = "content BLOB NOT NULL, checksum INTEGER NOT NULL"
 TABLES: Final = (
     f"CREATE TABLE steps (id INTEGER PRIMARY KEY, {COLUMNS})",
     f"CREATE TABLE records (name TEXT PRIMARY KEY, {COLUMNS}) WITHOUT ROWID",
     "CREATE TABLE head (writes INTEGER NOT NULL, steps INTEGER NOT NULL, records INTEGER NOT NULL)",
     "INSERT INTO head VALUES (1, 0, 0)",
-    f"PRAGMA application_id = {APPLICATION}",
-    f"PRAGMA user_version = {VERSION}",
 )
 Connect = Callable[[Path], Database]
+StepT = TypeVar("StepT")
+JournalT = TypeVar("JournalT", bound="StepJournal[Any]")
 
 
-class Journal:
-    """The journal of one run."""
+class StepJournal(Generic[StepT]):
+    """A journal of steps of one type; a subclass names its file, its codec and further tables.
+
+    `subject` is what it is the journal of. `version` changes when another version of Melisma would
+    misread it.
+    """
+
+    file: ClassVar[str]
+    subject: ClassVar[str]
+    application: ClassVar[int]
+    version: ClassVar[int] = 1
+    tables: ClassVar[tuple[str, ...]] = ()
+    codec: StepCodec[StepT]
 
     def __init__(self, path: Path, database: Database) -> None:
         self.path, self._database = path, database
@@ -71,26 +79,28 @@ class Journal:
         raise DataError(f"{self.path} is damaged: {problem}")
 
     @classmethod
-    def create(cls, folder: Path, connect: Connect = LockedDatabase) -> "Journal":
-        """Create the journal of a new run."""
-        path = folder / JOURNAL_FILE
+    def create(cls: type[JournalT], folder: Path, connect: Connect = LockedDatabase) -> JournalT:
+        """Create a new journal."""
+        path = folder / cls.file
         open_private(path, "xb").close()
         return cls.create_in(path, connect(path))
 
     @classmethod
-    def create_in(cls, path: Path, database: Database) -> "Journal":
-        """Create the journal of a new run in an empty database."""
-        database.write([(sql, [()]) for sql in TABLES])
+    def create_in(cls: type[JournalT], path: Path, database: Database) -> JournalT:
+        """Create a new journal in an empty database."""
+        marks = f"application_id = {cls.application}", f"user_version = {cls.version}"
+        tables = [*TABLES, *cls.tables, *(f"PRAGMA {mark}" for mark in marks)]
+        database.write([(sql, [()]) for sql in tables])
         return cls(path, database)
 
     @classmethod
-    def open(cls, folder: Path) -> "Journal":
-        """Open the journal of a run; `DataError` if there is none that can be read.
+    def open(cls: type[JournalT], folder: Path) -> JournalT:
+        """Open the journal in a folder; `DataError` if there is none that can be read.
 
         Then nothing is changed.
         """
-        path = folder / JOURNAL_FILE
-        check_is_run_folder(folder)
+        path = folder / cls.file
+        cls.check_folder(folder)
         database = LockedDatabase(path, check=partial(cls.open_in, path))
         try:
             return cls.open_in(path, database)
@@ -99,18 +109,24 @@ class Journal:
             raise
 
     @classmethod
-    def open_in(cls, path: Path, database: Database) -> "Journal":
+    def check_folder(cls, folder: Path) -> None:
+        """Raise `SettingError` unless a folder has such a journal."""
+        if not (folder / cls.file).is_file():
+            raise SettingError(f"{folder} has no {cls.file}, the journal of {cls.subject}")
+
+    @classmethod
+    def open_in(cls: type[JournalT], path: Path, database: Database) -> JournalT:
         """Open the journal in a database; raise `DataError` if there is none that can be read."""
         application, version = (
             _first(database.read(f"PRAGMA {name}"), (0,))[0]
             for name in ("application_id", "user_version")
         )
-        if application != APPLICATION:
-            raise DataError(f"{path} is not the journal of a run")
-        if version != VERSION:
+        if application != cls.application:
+            raise DataError(f"{path} is not the journal of {cls.subject}")
+        if version != cls.version:
             raise DataError(
                 f"{path} has format version {version}, but this version of Melisma reads "
-                f"{VERSION}; resume the run with the version that wrote it"
+                f"{cls.version}; resume the run with the version that wrote it"
             )
         return cls(path, database)
 
@@ -131,18 +147,23 @@ class Journal:
         """Set a record, or delete it, with the next `write`."""
         self._changes[name] = content
 
-    def write(self, *steps: Step) -> None:
+    def statements(self, number: int, step: StepT) -> list[Statement]:  # noqa: ARG002
+        """Return what is written to further tables together with a step."""
+        return []
+
+    def write(self, *steps: StepT) -> None:
         """Write steps, and the records that were set since the last `write`.
 
         A write that fails raises `OSError` and changes nothing: it can be repeated, unless `sync`
         has failed.
         """
         self._synced.require_health()
-        rows, checksum = [], self._checksum
+        rows, further, checksum = [], list[Statement](), self._checksum
         for number, step in enumerate(steps, self._last + 1):
-            content = encode_step(step)
+            content = self.codec.encode(step)
             checksum = crc32(content, checksum)
             rows.append((number, content, checksum))
+            further += self.statements(number, step)
         kept = [(n, it, _sum_of(n, it)) for n, it in self._changes.items() if it is not None]
         gone = [(name,) for name, content in self._changes.items() if content is None]
         before = dict(self._records)
@@ -157,6 +178,7 @@ class Journal:
                     ("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", kept),
                     ("DELETE FROM records WHERE name = ?", gone),
                     ("UPDATE head SET writes = ?, steps = ?, records = ?", [head]),
+                    *further,
                 ]
             )
         except BaseException:
@@ -176,9 +198,9 @@ class Journal:
         """
         self._synced.sync(lambda: self._writes)
 
-    def steps(self, after: int = 0) -> Iterator[Step]:
+    def steps(self, after: int = 0) -> Iterator[StepT]:
         """Yield the steps after a number; raise `DataError` if one is damaged."""
-        return decode_steps(self.lines(after), str(self.path), start=after + 1)
+        return self.codec.decode(self.lines(after), str(self.path), start=after + 1)
 
     def lines(self, after: int = 0) -> Iterator[bytes]:
         """Yield the steps after a number as lines of a trace."""
@@ -193,11 +215,6 @@ class Journal:
             if number != expected or checksum != known or not isinstance(content, bytes):
                 self._refuse(f"step {expected} is not the one that was written")
             yield content
-
-    def export_trace(self) -> None:
-        """Write all steps to the trace of the run, beside this file."""
-        content = HEADER_LINE + b"".join(self.lines())
-        write_atomic(self.path.with_name(TRACE_FILE), content, mode=0o600)
 
     def get(self, name: str) -> bytes | None:
         """Return a record, None if there is none; `DataError` if it is damaged."""
@@ -225,6 +242,24 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._database.close()
+
+
+class Journal(StepJournal[Step]):
+    """The journal of one run."""
+
+    file = JOURNAL_FILE
+    subject = "a run"
+    application = 0x4D656C69
+    codec = STEPS
+
+    @classmethod
+    def check_folder(cls, folder: Path) -> None:
+        check_is_run_folder(folder)
+
+    def export_trace(self) -> None:
+        """Write all steps to the trace of the run, beside this file."""
+        content = HEADER_LINE + b"".join(self.lines())
+        write_atomic(self.path.with_name(TRACE_FILE), content, mode=0o600)
 
 
 def read_steps(folder: Path) -> list[Step]:

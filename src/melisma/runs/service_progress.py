@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from melisma.cycle.snapshot import encode_array
+from melisma.runs.trace import StepCodec
 from melisma.service import commands, events
 
 
@@ -15,12 +15,7 @@ class ServiceStep(msgspec.Struct, frozen=True, eq=False):
     commands: list[commands.AnyCommand]
 
 
-_encoder = msgspec.json.Encoder(enc_hook=lambda array: encode_array(array)[1].tolist())
-
-
-def encode_service_step(step: ServiceStep) -> bytes:
-    """Encode one step as a line of JSON."""
-    return _encoder.encode(step) + b"\n"
+SERVICE_STEPS = StepCodec(ServiceStep)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ with the version of the format. A killed run leaves at most its last line torn; 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO, Generic, Literal, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from melisma.errors import DataError
 from melisma.private_files import open_private
 from melisma.runs.folder import TRACE_FILE
 
+StepT = TypeVar("StepT")
 VERSION = 2  # changes when older readers would misread a trace
 
 
@@ -44,25 +45,40 @@ def _to_array(kind: Any, values: Any) -> Any:
     return np.array(values, dtype=get_args(dtype)[0])
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_to_list)
-_decoder = msgspec.json.Decoder(Step, dec_hook=_to_array)
-HEADER_LINE = _encoder.encode(Header("melisma-trace", VERSION)) + b"\n"
+class StepCodec(Generic[StepT]):
+    """Steps of one type as lines of JSON."""
+
+    def __init__(self, kind: type[StepT]) -> None:
+        self._encoder = msgspec.json.Encoder(enc_hook=_to_list)
+        self._decoder = msgspec.json.Decoder(kind, dec_hook=_to_array)
+
+    def encode(self, step: StepT) -> bytes:
+        """Encode one step as a line."""
+        return self._encoder.encode(step) + b"\n"
+
+    def decode(self, lines: Iterable[bytes], name: str, start: int = 1) -> Iterator[StepT]:
+        """Decode lines to steps; `DataError` names an invalid line. A torn last one is skipped."""
+        for number, line in enumerate(lines, start):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield self._decoder.decode(line)
+            except msgspec.MsgspecError as error:
+                raise DataError(f"{name}, line {number}: {error}") from None
+
+
+STEPS = StepCodec(Step)
+HEADER_LINE = msgspec.json.encode(Header("melisma-trace", VERSION)) + b"\n"
 
 
 def encode_step(step: Step) -> bytes:
     """Encode one step as a line."""
-    return _encoder.encode(step) + b"\n"
+    return STEPS.encode(step)
 
 
 def decode_steps(lines: Iterable[bytes], name: str = "trace", start: int = 1) -> Iterator[Step]:
     """Decode lines to steps; `DataError` names an invalid line. A torn last line is skipped."""
-    for number, line in enumerate(lines, start):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            yield _decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            raise DataError(f"{name}, line {number}: {error}") from None
+    return STEPS.decode(lines, name, start)
 
 
 def check_header(line: bytes, name: str) -> None:

@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
+from melisma.cycle.commands import CoveredWork
 from melisma.cycle.ragged import RaggedArray
-from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.array_types import NO_FLOATS, NO_INTS, Floats, Ints
 from melisma.fleet.task import Task
 
 EventKind = TypeVar("EventKind", bound="Event")
@@ -40,7 +41,10 @@ class TaskQueued(Event, frozen=True, kw_only=True, eq=False):
 
 
 class LearnersPriced(Event, frozen=True, kw_only=True, eq=False):
-    """Learners joined, each with a price for a shard; a later price replaces an earlier one."""
+    """Learners joined, each with a price for a shard; a later price replaces an earlier one.
+
+    Work that was granted before is paid at its earlier price.
+    """
 
     learners: Ints
     names: tuple[str, ...]
@@ -61,9 +65,27 @@ class SharesRequested(Event, frozen=True, kw_only=True, eq=False):
 
 
 class CycleEnded(Event, frozen=True, kw_only=True, eq=False):
-    """The cycle of a task closed, or did not begin with the shares that it was granted."""
+    """The cycle of a task closed, or did not begin with the shares that it was granted.
+
+    `covered` are the granted shards that updates cover; None if the cycle did not begin.
+    """
 
     number: int
+    covered: CoveredWork | None = None
+
+
+class CycleAveraged(Event, frozen=True, kw_only=True, eq=False):
+    """The average of a cycle was made.
+
+    `guarded` are learners whose change was reduced by the factors `scales`, with the cycles of
+    their work: 0 if the update was left out, NaN if it was damaged on the orchestrator's disk.
+    """
+
+    number: int
+    cycle: int
+    guarded: Ints = NO_INTS
+    guarded_cycles: Ints = NO_INTS
+    scales: Floats = NO_FLOATS
 
 
 class TaskEnded(Event, frozen=True, kw_only=True, eq=False):
@@ -91,11 +113,15 @@ class RoundPlanned(Event, frozen=True, kw_only=True, eq=False):
 
 
 class RoundInfeasible(Event, frozen=True, kw_only=True, eq=False):
-    """There is no plan for the tasks of a round; `reason` says why, and what would be enough."""
+    """There is no plan for the tasks of a round; `reason` says why, and what would be enough.
+
+    `over_budget` is the task whose own budget is the reason, None if it is another one.
+    """
 
     round: int
     numbers: tuple[int, ...]
     reason: str
+    over_budget: int | None = None
 
 
 class TimeReached(Event, frozen=True, kw_only=True, eq=False):
@@ -108,6 +134,7 @@ AnyEvent = (
     | LearnersPriced
     | SharesRequested
     | CycleEnded
+    | CycleAveraged
     | TaskEnded
     | RoundPlanned
     | RoundInfeasible

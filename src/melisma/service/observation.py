@@ -15,6 +15,17 @@ def observe(
     """Return the events of the service that follow from a step of a task."""
     observed: list[events.AnyEvent] = []
     dispatched = False
+    if isinstance(event, cycle_events.Aggregated):
+        observed.append(
+            events.CycleAveraged(
+                at_s=event.at_s,
+                number=number,
+                cycle=event.cycle,
+                guarded=event.guarded,
+                guarded_cycles=event.guarded_cycles,
+                scales=event.scales,
+            )
+        )
     for command in issued:
         if isinstance(command, cycle_commands.RequestShares):
             observed.append(
@@ -27,7 +38,9 @@ def observe(
                 )
             )
         elif isinstance(command, cycle_commands.Aggregate):
-            observed.append(events.CycleEnded(at_s=event.at_s, number=number))
+            observed.append(
+                events.CycleEnded(at_s=event.at_s, number=number, covered=command.covered)
+            )
         elif isinstance(command, cycle_commands.Finish):
             observed.append(
                 events.TaskEnded(at_s=event.at_s, number=number, outcome=command.outcome)

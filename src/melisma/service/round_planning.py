@@ -2,10 +2,20 @@
 
 A learner that cannot train a shard of any task in time is left out. If there are more learners
 than the tasks have shards for, or if one shard for each of them costs too much, some stay idle.
+
+A scheme plans within one budget, that of the round. A task whose part costs more than its own
+budget leaves for it is then planned again, alone on the learners of its part and within its budget.
+If they are too expensive, it gets the fewest of the cheapest learners that are enough, and other
+tasks are planned on the rest. That is sequential: each step is the best one by itself, and not all
+of them together.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import fsum
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from melisma.allocation import SharedPlan, SharedProblem, build_shared_problem
@@ -14,7 +24,8 @@ from melisma.allocation.schemes import PlanInputs, get_scheme
 from melisma.cycle.events import COSTS
 from melisma.cycle.ragged import RaggedArray
 from melisma.errors import InfeasibleError
-from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.array_types import NO_INTS, Bools, Floats, Ints
+from melisma.fleet.prices import AMOUNT_TOLERANCE
 from melisma.fleet.task import Task
 from melisma.service import events
 from melisma.service.commands import PlanRound
@@ -23,6 +34,10 @@ from melisma.service.commands import PlanRound
 WORK_PER_S = 1e7
 # Constraints that a plan can satisfy if some learners stay idle.
 MET_BY_IDLE = ("min_shards", "budget")
+# A search for a part of the learners may take this part of the time for a plan.
+STEP_FRACTION = 1 / 8
+# The constraint of an error that the own budget of a task causes.
+OWN_BUDGET = "budget of the task"
 # A learner that is not ready for a task would take this many of its deadlines.
 NOT_READY_DEADLINES = 1e3
 
@@ -32,27 +47,130 @@ def plan_round(
 ) -> events.RoundPlanned | events.RoundInfeasible:
     """Plan a round; a `repeatable` plan does not depend on the speed of this machine."""
     try:
-        rows, plan = _plan_feasible(command, repeatable=repeatable)
+        parts, bound_s = _plan_within_budgets(command, repeatable=repeatable)
     except InfeasibleError as error:
+        own = error.constraint == OWN_BUDGET
+        over_budget = error.tasks[0] if own else None
         return events.RoundInfeasible(
-            at_s=at_s, round=command.round, numbers=command.numbers, reason=str(error)
+            at_s=at_s,
+            round=command.round,
+            numbers=command.numbers,
+            reason=str(error),
+            over_budget=over_budget,
         )
-    learners = command.learners[rows]
-    given = [np.flatnonzero(shards) for shards in plan.shards]
-    busy = np.concatenate([learners[each] for each in given])
+    busy = np.concatenate([part.learners for part in parts])
     return events.RoundPlanned(
         at_s=at_s,
         round=command.round,
         numbers=command.numbers,
-        learners=RaggedArray.from_rows([learners[each] for each in given]),
-        shards=RaggedArray.from_rows(
-            [shards[each] for shards, each in zip(plan.shards, given, strict=True)]
-        ),
-        task_s=tuple(plan.task_s.tolist()),
-        bound_s=plan.bound_s,
-        cost=plan.cost,
+        learners=RaggedArray.from_rows([part.learners for part in parts]),
+        shards=RaggedArray.from_rows([part.shards for part in parts]),
+        task_s=tuple(part.task_s for part in parts),
+        bound_s=min(bound_s, sum(part.task_s for part in parts)),
+        cost=fsum(part.cost for part in parts),
         idle=np.setdiff1d(command.learners, busy),
     )
+
+
+@dataclass(frozen=True)
+class TaskPart:
+    """The part of a task in a plan: its learners with their shards, its seconds and its cost."""
+
+    learners: Ints
+    shards: Ints
+    task_s: float
+    cost: float
+
+
+def _plan_within_budgets(command: PlanRound, *, repeatable: bool) -> tuple[list[TaskPart], float]:
+    """Return the part of each task, within the budgets of the round and of each task."""
+    if len(command.tasks) == 1:
+        rows, plan = _plan_alone(command, repeatable=repeatable)
+        return [_part(command, rows, plan, 0)], plan.bound_s
+    rows, plan = _plan_feasible(command, repeatable=repeatable)
+    parts = [_part(command, rows, plan, row) for row in range(len(command.tasks))]
+    for row, left in enumerate(command.budgets_left):
+        if _exceeds(parts[row].cost, left):
+            alone = _restrict(command, [row], np.isin(command.learners, parts[row].learners))
+            try:
+                rows, own = _plan_alone(alone, repeatable=repeatable)
+            except InfeasibleError:
+                return _plan_first(command, row, repeatable=repeatable), 0.0
+            parts[row] = _part(alone, rows, own, 0)
+    return parts, plan.bound_s
+
+
+def _plan_first(command: PlanRound, first: int, *, repeatable: bool) -> list[TaskPart]:
+    """Plan one task on the fewest of the cheapest learners, and then the others on the rest."""
+    ready = np.isfinite(command.costs[first]).all(axis=0)
+    order = np.argsort(np.where(ready, command.price, np.inf), kind="stable")
+    few = msgspec.structs.replace(command, limit_s=command.limit_s * STEP_FRACTION)
+
+    def plan_on(count: int) -> TaskPart:
+        kept = np.zeros(order.size, np.bool_)
+        kept[order[:count]] = True
+        alone = _restrict(few, [first], kept)
+        return _part(alone, *_plan_alone(alone, repeatable=repeatable), 0)
+
+    part, too_few, enough = plan_on(order.size), 0, order.size
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        try:
+            part, enough = plan_on(middle), middle
+        except InfeasibleError:
+            too_few = middle
+    others = [row for row in range(len(command.tasks)) if row != first]
+    rest = _restrict(command, others, ~np.isin(command.learners, part.learners))
+    if rest.budget is not None:
+        rest = msgspec.structs.replace(rest, budget=max(rest.budget - part.cost, 0.0))
+    parts, _ = _plan_within_budgets(rest, repeatable=repeatable)
+    return [*parts[:first], part, *parts[first:]]
+
+
+def _plan_alone(command: PlanRound, *, repeatable: bool) -> tuple[Ints, SharedPlan]:
+    """Return the plan of a single task within its own budget and that of the round."""
+    (left,), (task,) = command.budgets_left or (None,), command.tasks
+    if left is None or (command.budget is not None and command.budget <= left):
+        return _plan_feasible(command, repeatable=repeatable)
+    try:
+        return _plan_feasible(msgspec.structs.replace(command, budget=left), repeatable=repeatable)
+    except InfeasibleError as error:
+        if error.constraint != "budget":
+            raise
+        raise InfeasibleError(
+            f"task {task.name} has {left:g} left of its budget of {task.budget:g}: {error}",
+            constraint=OWN_BUDGET,
+            miss=error.miss,
+            nearest=error.nearest,
+            tasks=command.numbers,
+        ) from error
+
+
+def _exceeds(cost: float, left: float | None) -> bool:
+    return left is not None and cost > left * (1 + AMOUNT_TOLERANCE)
+
+
+def _restrict(command: PlanRound, rows: Sequence[int], kept: Bools) -> PlanRound:
+    """Return the command for some of its tasks, and these learners alone."""
+    columns = np.flatnonzero(kept)
+    return msgspec.structs.replace(
+        command,
+        numbers=tuple(command.numbers[row] for row in rows),
+        tasks=tuple(command.tasks[row] for row in rows),
+        learners=command.learners[columns],
+        names=tuple(command.names[column] for column in columns.tolist()),
+        costs=tuple(command.costs[row][:, columns] for row in rows),
+        price=command.price[columns],
+        assigned=NO_INTS,
+        budgets_left=tuple(command.budgets_left[row] for row in rows),
+    )
+
+
+def _part(command: PlanRound, rows: Ints, plan: SharedPlan, task: int) -> TaskPart:
+    given = np.flatnonzero(plan.shards[task])
+    shards, taken = plan.shards[task][given], rows[given]
+    cost = fsum((command.price[taken] * shards).tolist())
+    return TaskPart(command.learners[taken], shards, float(plan.task_s[task]), cost)
 
 
 def _plan_feasible(command: PlanRound, *, repeatable: bool) -> tuple[Ints, SharedPlan]:

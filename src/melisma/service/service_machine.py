@@ -8,6 +8,7 @@ round, and the tasks of the plan are granted their learners. The loop, by event:
     RoundPlanned                 GrantShares for each task of the plan, HoldTask for the others
     RoundInfeasible              PlanRound without the task that was submitted last
     CycleEnded, TaskEnded        the boundary, if it was the last task in a cycle
+    CycleAveraged                Pay for the shards that counted updates cover
     TimeReached                  PlanRound without the tasks that are not ready
 
 A task that is between two cycles, or measures its learners, is awaited for the shortest deadline
@@ -23,8 +24,11 @@ import numpy as np
 from melisma.allocation.schemes import get_scheme
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.array_types import NO_INTS, Ints
+from melisma.fleet.prices import AMOUNT_TOLERANCE, check_prices
 from melisma.service import commands, events
+from melisma.service.accounts import Account, check_budget
 from melisma.service.commands import Commands
+from melisma.service.payments import issue
 from melisma.service.service_state import (
     Association,
     Boundary,
@@ -56,6 +60,8 @@ class ServiceMachine:
         if isinstance(event, events.ServiceStarted):
             scheme = get_scheme(event.scheme)
             scheme.check_shared()
+            if event.budget is not None and not event.budget >= 0:
+                raise SettingError(f"budget = {event.budget:g}; expected a number, 0 or more")
             self._state = ServiceState(scheme, event.budget)
             return []
         issued = HANDLERS[type(event)](self.state, event)
@@ -66,12 +72,15 @@ def on_queued(state: ServiceState, event: events.TaskQueued) -> Commands:
     """Add a task; its name tells it apart from all others."""
     if any(record.task.name == event.task.name for record in state.live):
         raise SettingError(f"a task is called {event.task.name} already; rename the new one")
-    state.tasks[event.number] = TaskRecord(event.number, event.task)
+    check_budget(event.task, state.budget)
+    account = Account(event.task.budget)
+    state.tasks[event.number] = TaskRecord(event.number, event.task, account=account)
     return []
 
 
 def on_priced(state: ServiceState, event: events.LearnersPriced) -> Commands:
-    """Store the names and prices of learners."""
+    """Store the names and prices of learners; raise `SettingError` for an absurd price."""
+    check_prices(event.price, event.names)
     state.make_room(int(event.learners.max(initial=-1)) + 1)
     state.price[event.learners] = event.price
     for learner, name in zip(event.learners.tolist(), event.names, strict=True):
@@ -80,32 +89,63 @@ def on_priced(state: ServiceState, event: events.LearnersPriced) -> Commands:
 
 
 def on_requested(state: ServiceState, event: events.SharesRequested) -> Commands:
-    """Store the request of a task, unless it has ended."""
+    """Store the request of a task, unless it has ended, or its budget is used up."""
     record = state.tasks[event.number]
     if record.is_live and not record.in_cycle:
+        if reason := find_used_up(state, record, event.learners):
+            record.request = None
+            return [commands.RefuseShares(reason=reason, number=record.number, final=True)]
         order = np.argsort(event.learners)
         record.request = SharesRequest(event.cycle, event.learners[order], event.costs[:, order])
         state.boundary.stuck = ()
     return []
 
 
+def find_used_up(state: ServiceState, record: TaskRecord, learners: Ints) -> str:
+    """Return why the budget of a task pays for no cycle, at whatever speed; empty if it does."""
+    left, budget = record.account.left, record.account.budget
+    if left is None or budget is None or not learners.size:
+        return ""
+    least = record.task.shards * float(state.price[learners].min())
+    if left >= least * (1 - AMOUNT_TOLERANCE):
+        return ""
+    paid, reserved = record.account.paid, record.account.reserved
+    return (
+        f"budget = {budget:g} of task {record.task.name} is used up: {paid:g} is paid, "
+        + (f"{reserved:g} is reserved for late work, " if reserved else "")
+        + f"{left:g} is left, and a cycle costs at least {least:g}; use a larger budget"
+    )
+
+
 def on_cycle_ended(state: ServiceState, event: events.CycleEnded) -> Commands:
-    """Record that a task is not in a cycle any more."""
-    state.tasks[event.number].in_cycle = False
-    return []
+    """Record that a task is not in a cycle any more; release the work that will not count."""
+    record = state.tasks[event.number]
+    record.in_cycle, account = False, record.account
+    covered = event.covered
+    settled = account.cancel(record.cycle) if covered is None else account.close(covered)
+    return issue(state, record, record.cycle, settled)
+
+
+def on_averaged(state: ServiceState, event: events.CycleAveraged) -> Commands:
+    """Pay for the work whose updates are in the average."""
+    record = state.tasks[event.number]
+    settled = record.account.settle(event.guarded, event.guarded_cycles, event.scales)
+    return issue(state, record, event.cycle, settled)
 
 
 def on_ended(state: ServiceState, event: events.TaskEnded) -> Commands:
     """Record the end of a task, which is not held any more; a plan that includes it is void."""
     record = state.tasks[event.number]
+    released = issue(state, record, record.cycle, record.account.end())
     record.status, record.outcome = TaskStatus.ENDED, event.outcome
     record.in_cycle, record.request = False, None
     boundary = state.boundary
     boundary.holds.pop(event.number, None)
     boundary.unfit = [number for number in boundary.unfit if number != event.number]
+    boundary.unpaid = [number for number in boundary.unpaid if number != event.number]
     if event.number in state.planning:
-        state.planning, boundary.holds, boundary.unfit = (), {}, []
-    return []
+        state.planning, boundary.holds, boundary.unfit, boundary.unpaid = (), {}, [], []
+    return released
 
 
 def on_time(_state: ServiceState, _event: events.TimeReached) -> Commands:
@@ -150,6 +190,8 @@ def plan(
     if keep and state.association.holds_for(numbers, learners):
         assigned = state.association.assigned
     state.boundary.keeps_tasks = bool(assigned.size)
+    # The price of a grant is the one that it was planned with.
+    state.planned_price = state.price.copy()
     return commands.PlanRound(
         reason=reason,
         round=state.round,
@@ -163,6 +205,7 @@ def plan(
         budget=state.budget,
         limit_s=PLANNING_FRACTION * min(record.task.deadline_s for record in records),
         assigned=assigned,
+        budgets_left=tuple(record.account.left for record in records),
     )
 
 
@@ -174,17 +217,20 @@ def on_planned(state: ServiceState, event: events.RoundPlanned) -> Commands:
         state.association = associate(event)
     grants: Commands = []
     for row, number in enumerate(event.numbers):
-        record = state.tasks[number]
-        record.status, record.in_cycle, record.request = TaskStatus.RUNNING, True, None
-        record.cycles += 1
-        only = np.array([row])
+        record, only = state.tasks[number], np.array([row])
+        learners, shards = event.learners.take(only).values, event.shards.take(only).values
+        price = state.planned_price[learners]
+        record.begin_cycle()
+        record.account.reserve(record.cycle, learners, shards, price)
         grants.append(
             commands.GrantShares(
                 reason=f"scheme {state.scheme.name}",
                 round=event.round,
                 number=number,
-                learners=event.learners.take(only).values,
-                shards=event.shards.take(only).values,
+                cycle=record.cycle,
+                learners=learners,
+                shards=shards,
+                price=price,
                 planned_s=event.task_s[row],
                 cost=event.cost,
             )
@@ -201,7 +247,7 @@ def associate(event: events.RoundPlanned) -> Association:
 
 
 def on_infeasible(state: ServiceState, event: events.RoundInfeasible) -> Commands:
-    """Plan without the task that was submitted last; without it for good if none is left.
+    """Plan without the task that was submitted last, or that its own budget leaves out.
 
     A task that has no plan of its own does not keep later ones from theirs. If no task has one,
     all wait for those that are not ready; if there are none, nothing is going to change, and the
@@ -211,12 +257,14 @@ def on_infeasible(state: ServiceState, event: events.RoundInfeasible) -> Command
         return []
     if state.boundary.keeps_tasks:
         return [plan(state, event.numbers, "learners cannot keep their tasks", keep=False)]
-    *others, last = event.numbers
+    last = event.numbers[-1] if event.over_budget is None else event.over_budget
+    others = [number for number in event.numbers if number != last]
     state.boundary.holds[last] = event.reason
     if others:
         reason = f"without task {state.tasks[last].task.name}: {event.reason}"
         return [plan(state, tuple(others), reason)]
     state.boundary.unfit.append(last)
+    state.boundary.unpaid += [last] if event.over_budget is not None else []
     rest = tuple(number for number in state.requesting if number not in state.boundary.unfit)
     if rest:
         reason = f"task {state.tasks[last].task.name} has no plan: {event.reason}"
@@ -232,12 +280,13 @@ def hold_or_refuse(state: ServiceState) -> Commands:
     if len(state.requesting) < len(state.live):
         held = hold(state)
         state.planning, state.boundary.stuck = (), state.requesting
-        state.boundary.holds, state.boundary.unfit = {}, []
+        state.boundary.holds, state.boundary.unfit, state.boundary.unpaid = {}, [], []
         return held
     refused: Commands = []
     for number, reason in sorted(state.boundary.holds.items()):
         state.tasks[number].request = None
-        refused.append(commands.RefuseShares(reason=reason, number=number))
+        final = number in state.boundary.unpaid
+        refused.append(commands.RefuseShares(reason=reason, number=number, final=final))
     state.planning, state.boundary = (), Boundary()
     return refused
 
@@ -262,6 +311,7 @@ HANDLERS: dict[type[events.Event], Callable[[ServiceState, Any], Commands]] = {
     events.LearnersPriced: on_priced,
     events.SharesRequested: on_requested,
     events.CycleEnded: on_cycle_ended,
+    events.CycleAveraged: on_averaged,
     events.TaskEnded: on_ended,
     events.RoundPlanned: on_planned,
     events.RoundInfeasible: on_infeasible,

@@ -8,6 +8,7 @@ from melisma.allocation.schemes import Scheme
 from melisma.backports import StrEnum
 from melisma.fleet.array_types import NO_FLOATS, NO_INTS, Floats, Ints
 from melisma.fleet.task import Task
+from melisma.service.accounts import Account
 
 
 class TaskStatus(StrEnum):
@@ -45,11 +46,20 @@ class TaskRecord:
     in_cycle: bool = False
     request: SharesRequest | None = None
     cycles: int = 0  # that were granted
+    cycle: int = 0  # of the latest grant
+    account: Account = field(default_factory=Account)
 
     @property
     def is_live(self) -> bool:
         """Whether the task has not ended."""
         return self.status is not TaskStatus.ENDED
+
+    def begin_cycle(self) -> None:
+        """Begin the cycle that the task requests shares for."""
+        if self.request is not None:
+            self.cycle = self.request.cycle
+        self.status, self.in_cycle, self.request = TaskStatus.RUNNING, True, None
+        self.cycles += 1
 
     @property
     def remaining_cycles(self) -> int | None:
@@ -77,6 +87,7 @@ class Boundary:
     waits_until_s: float | None = None  # for tasks that are not ready
     holds: dict[int, str] = field(default_factory=dict)  # tasks left out of the plan, and why
     unfit: list[int] = field(default_factory=list)  # tasks that have no plan of their own
+    unpaid: list[int] = field(default_factory=list)  # those of them that their budget leaves out
     stuck: tuple[int, ...] = ()  # tasks without a plan, which wait for the others
     keeps_tasks: bool = False  # whether learners keep their tasks in the present plan
 
@@ -90,6 +101,7 @@ class ServiceState:
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)  # by learner, empty if it never joined
     price: Floats = field(default_factory=lambda: NO_FLOATS)
+    planned_price: Floats = field(default_factory=lambda: NO_FLOATS)  # of the present plan
     round: int = 0
     planning: tuple[int, ...] = ()  # the tasks that are being planned
     boundary: Boundary = field(default_factory=Boundary)

@@ -6,6 +6,7 @@
     compare_view.py       `melisma compare`
     invitation_view.py    the command with which devices join an orchestrator
     join_view.py          `melisma join`
+    ledger_view.py        `melisma ledger`
     peers_view.py         `melisma peers`
     plan_view.py          `melisma plan`
     run_view.py           a run in progress

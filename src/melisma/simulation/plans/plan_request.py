@@ -9,7 +9,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from melisma.allocation.schemes import SCHEMES, Scheme, get_scheme, load_scheme
+from melisma.allocation.schemes import (
+    SCHEMES,
+    Scheme,
+    check_no_budget,
+    get_scheme,
+    load_scheme,
+)
 from melisma.errors import SettingError
 from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.files.fleet_builder import scale_fleet
@@ -184,6 +190,8 @@ def _check_schemes(
             )
         if task.max_shards is not None and problem == "shared":
             raise SettingError(f"{where}.max_shards: scheme {name} does not support it; remove it")
+        if problem != "shared":
+            check_no_budget(task)
         if task.sample is not None and problem != "cycle":
             raise SettingError(f"{where}.sample: scheme {name} does not support it; remove it")
         if task.total_s is not None and problem != "cycle":

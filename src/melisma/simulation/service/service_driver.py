@@ -130,7 +130,9 @@ class ServiceDriver:
 
     def refuse_shares(self, command: commands.RefuseShares) -> None:
         """Tell a task that there is no plan for it."""
-        event = cycle_events.SharesRefused(at_s=self.queue.now_s, reason=command.reason)
+        event = cycle_events.SharesRefused(
+            at_s=self.queue.now_s, reason=command.reason, final=command.final
+        )
         self._send(command.number, event)
 
     def _send(self, number: int, event: Any) -> None:
@@ -139,6 +141,12 @@ class ServiceDriver:
 
     def hold_task(self, command: commands.HoldTask) -> None:
         """Do nothing: the reason is in the report."""
+
+    def pay(self, command: commands.Pay) -> None:
+        """Do nothing: the payment is in the record."""
+
+    def release_shares(self, command: commands.ReleaseShares) -> None:
+        """Do nothing: the release is in the record."""
 
     def wake(self, command: commands.Wake) -> None:
         """Set the timer; it replaces the previous one."""
@@ -164,5 +172,7 @@ HANDLERS: dict[type[commands.Command], Callable[[ServiceDriver, Any], None]] = {
     commands.GrantShares: ServiceDriver.grant_shares,
     commands.RefuseShares: ServiceDriver.refuse_shares,
     commands.HoldTask: ServiceDriver.hold_task,
+    commands.Pay: ServiceDriver.pay,
+    commands.ReleaseShares: ServiceDriver.release_shares,
     commands.Wake: ServiceDriver.wake,
 }

@@ -10,10 +10,15 @@ from melisma.fleet.arguments import describe
 from melisma.fleet.files.task_file import naming_task_file
 from melisma.fleet.fleet import Fleet
 from melisma.private_files import open_private
-from melisma.runs.folder import check_run_folder, create_run_folder, naming_kept_files
+from melisma.runs.folder import (
+    SERVICE_TRACE,
+    check_run_folder,
+    create_run_folder,
+    naming_kept_files,
+)
 from melisma.runs.interruption import Cancellation
 from melisma.runs.progress import RunProgress
-from melisma.runs.service_progress import ServiceProgress, ServiceStep, encode_service_step
+from melisma.runs.service_progress import SERVICE_STEPS, ServiceProgress, ServiceStep
 from melisma.runs.service_report import ServiceReport
 from melisma.runs.trace import Step
 from melisma.simulation.fault_sources import find_faults
@@ -29,7 +34,6 @@ from melisma.simulation.simulation import (
     prepare_task,
 )
 
-SERVICE_TRACE = "service.jsonl"
 WatchTask = Callable[[int, RunProgress, Step], object]
 
 
@@ -112,7 +116,7 @@ def run_tasks(
         progress.apply(step)
         watch_service(step)
         if path is not None:
-            lines.append(encode_service_step(step))
+            lines.append(SERVICE_STEPS.encode(step))
 
     driver = ServiceDriver(
         [each.scenario for each in prepared.tasks],

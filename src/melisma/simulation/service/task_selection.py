@@ -11,6 +11,7 @@ from melisma.errors import SettingError
 from melisma.fleet.files.task_file import naming_task_file, resolve_task
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import SimulationSettings, Task
+from melisma.service.accounts import check_budget
 from melisma.service.shared_settings import check_names, check_settings, select_scheme
 from melisma.simulation.faults import Fault
 from melisma.simulation.simulation import AnyTask, SimulationOptions
@@ -59,10 +60,5 @@ def check_fleet(fleet: Fleet, tasks: Sequence[Task], faults: Sequence[Fault]) ->
                 f"fault {fault.kind}: runs of several tasks do not simulate faults of the "
                 "orchestrator; use faults of learners, or simulate the tasks one by one"
             )
-    extended = [task.name for task in tasks if task.extension]
-    if np.isfinite(fleet.budget) and extended:
-        raise SettingError(
-            f"the fleet has budget = {fleet.budget:g}, and task {extended[0]} has extension = "
-            "true, which gives learners more shards than were planned and paid for; use "
-            "extension = false in each task, or remove the budget"
-        )
+    for task in tasks:
+        check_budget(task, fleet.budget if np.isfinite(fleet.budget) else None)
