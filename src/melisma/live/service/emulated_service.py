@@ -19,6 +19,7 @@ from melisma.live.orchestrator.learner_worker import learner_worker
 from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.processes import run_processes
 from melisma.live.run_setup import RunSetup
+from melisma.live.service.learner_numbers import LearnerNumbers
 from melisma.live.service.live_service import LiveService, ServiceWatcher, all_learners
 from melisma.live.service.service_preparation import PreparedTasks
 from melisma.live.service.task_host import OnStep, TaskHost
@@ -26,6 +27,7 @@ from melisma.live.training import remove_empty
 from melisma.private_files import make_private_folder
 from melisma.runs.folder import LOGS_FOLDER
 from melisma.runs.interruption import Cancellation, run_in_thread
+from melisma.runs.service_journal import ServiceJournal
 from melisma.runs.service_progress import ServiceProgress, ServiceStep
 from melisma.runs.service_report import ServiceReport
 
@@ -70,7 +72,8 @@ class EmulatedService:
     async def run(self, port: int, cancellation: Cancellation) -> ServiceReport:
         """Run until all tasks have ended; return the report of each, with its model."""
         prepared, fleet = self._prepared, self._prepared.fleet
-        self._service = service = LiveService(self._record)
+        journal = ServiceJournal.create(prepared.folder)
+        self._service = service = LiveService(journal, self._record)
         self._open_tasks()
         try:
             async with self._learners(port):
@@ -78,6 +81,7 @@ class EmulatedService:
                 service.add_learners(all_learners(fleet.learners), fleet.names, fleet.price)
                 for host in self._hosts:
                     service.submit(host)
+                    host.orchestrator.start()
                 loop = asyncio.get_running_loop()
                 cancellation.on_request(
                     lambda: loop.call_soon_threadsafe(self._cancel, cancellation.reason)
@@ -115,7 +119,9 @@ class EmulatedService:
                 shards="",
                 fleet=each.emulated,
             )
-            host.open(setup, self._on_note)
+            names = each.fleet.names
+            numbers = LearnerNumbers(mailboxes, names.index, names.__getitem__)
+            host.open(setup, numbers, self._on_note)
             self._hosts.append(host)
 
     @asynccontextmanager

@@ -1,4 +1,8 @@
-"""The service on the wall clock: its decisions, and an orchestrator for each of its tasks."""
+"""The service on the wall clock: its decisions, and an orchestrator for each of its tasks.
+
+A step is in the journal before its commands are carried out, and on disk before a task begins a
+cycle because of it.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -7,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import events as cycle_events
+from melisma.cycle.state import Stage
 from melisma.fleet.array_types import Floats, Ints
 from melisma.live.service.task_host import TaskHost
+from melisma.runs.service_journal import ServiceJournal
 from melisma.runs.service_progress import ServiceStep
+from melisma.runs.service_recovery import RecoveredService, missed_events
 from melisma.runs.trace import Step
 from melisma.service import commands, events
 from melisma.service.observation import observe
@@ -26,25 +33,45 @@ class LiveService:
     `failed`; one of a task ends only that task.
     """
 
-    def __init__(self, watch: ServiceWatcher) -> None:
-        self._watch, self.machine = watch, ServiceMachine()
+    def __init__(self, journal: ServiceJournal, watch: ServiceWatcher) -> None:
+        self._journal, self._watch, self.machine = journal, watch, ServiceMachine()
         self.hosts: dict[int, TaskHost] = {}
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self._planning: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._granted_round = self._cycle_round = 0
-        self.failed: asyncio.Future[None] = self._loop.create_future()
         self._task_ended = asyncio.Event()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
         self.failed.add_done_callback(lambda _: self._task_ended.set())
 
     def now(self) -> float:
-        """Return the seconds since this service was created."""
+        """Return the seconds since this service started, those of earlier processes included."""
         return self._loop.time() - self._began
 
     def start(self, scheme: str, budget: float | None) -> None:
         """Start to plan by a scheme, within a budget for each round."""
         self._handle(events.ServiceStarted(at_s=self.now(), scheme=scheme, budget=budget))
+
+    def resume(self, recovered: RecoveredService, hosts: Sequence[TaskHost]) -> None:
+        """Go on with the service of an earlier process; `hosts` are its tasks that go on.
+
+        Call it before the tasks handle any event.
+        """
+        self.machine = recovered.machine
+        self._began = self._loop.time() - recovered.at_s
+        self._cycle_round = self._granted_round = self.machine.state.round
+        for host in hosts:
+            self._follow(host)
+            for event in missed_events(
+                host.number, host.earlier_steps(), recovered.handled[host.number]
+            ):
+                self._handle(event.at(self.now()))
+        for command in recovered.pending:
+            HANDLERS[type(command)](self, command)
+        for number, grant in recovered.grants.items():
+            if number in self.hosts and self.hosts[number].stage is Stage.SHARING:
+                self.grant_shares(grant)
 
     def add_learners(self, learners: Ints, names: Sequence[str], price: Floats) -> None:
         """Record that learners joined, or have another price."""
@@ -55,12 +82,15 @@ class LiveService:
         )
 
     def submit(self, host: TaskHost) -> None:
-        """Add an open task, and begin with it as soon as there are learners."""
-        self.hosts[host.number] = host
+        """Add an open task; raises `SettingError` if it cannot be added."""
         task = host.prepared.task
-        self._handle(events.TaskQueued(at_s=self.now(), number=host.number, task=task))
+        event = events.TaskQueued(at_s=self.now(), number=host.number, task=task)
+        self._step(event)
+        self._follow(host)
+
+    def _follow(self, host: TaskHost) -> None:
+        self.hosts[host.number] = host
         host.orchestrator.finished.add_done_callback(lambda _: self._on_ended(host))
-        host.orchestrator.start()
 
     def _on_ended(self, host: TaskHost) -> None:
         """Go on without a task that has ended, also if it has no step that says so."""
@@ -80,20 +110,36 @@ class LiveService:
 
     def observe(self, number: int, step: Step) -> None:
         """Record what a step of a task means, after its commands have been carried out."""
+        host = self.hosts.get(number)
+        if host is None:
+            return
         for event in observe(number, step.event, step.commands):
-            # Each task has a clock of its own.
-            self._handle(event.at(self.now()))
+            # Each task has a clock and numbers of learners of its own.
+            self._handle(host.to_service(event).at(self.now()))
+
+    def cancel(self, number: int, reason: str) -> None:
+        """End a task; before its first step nothing else says that it has ended."""
+        host = self.hosts[number]
+        if host.has_begun:
+            host.cancel(reason)
+            return
+        host.orchestrator.finished.cancel()
+        self._handle(events.TaskEnded(at_s=self.now(), number=number, outcome="cancelled"))
 
     def _handle(self, event: events.AnyEvent) -> None:
         if self.failed.done():
             return
         try:
-            issued = self.machine.handle(event)
-            self._watch(ServiceStep(event, issued))
-            for command in issued:
-                HANDLERS[type(command)](self, command)
+            self._step(event)
         except Exception as error:  # noqa: BLE001 - raised by `wait`
             self.failed.set_exception(error)
+
+    def _step(self, event: events.AnyEvent) -> None:
+        step = ServiceStep(event, self.machine.handle(event))
+        self._journal.write(step)
+        self._watch(step)
+        for command in step.commands:
+            HANDLERS[type(command)](self, command)
 
     def plan_round(self, command: commands.PlanRound) -> None:
         """Plan in a thread; the search ends in time."""
@@ -105,37 +151,42 @@ class LiveService:
 
         self._run_in_background(plan())
 
-    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._planning.add(task)
-        task.add_done_callback(self._on_planned)
-
-    def _on_planned(self, task: "asyncio.Task[None]") -> None:
-        self._planning.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self.failed.done():
-            self.failed.set_exception(error)
-
     def grant_shares(self, command: commands.GrantShares) -> None:
         """Let a task begin its cycle; all tasks of a round begin at the same time."""
         if command.round != self._granted_round:
             self._granted_round = command.round
             self._cycle_round += 1
-        host = self.hosts[command.number]
-        host.handle(
-            cycle_events.SharesGranted,
-            self._cycle_round,
-            learners=command.learners,
-            shards=command.shards,
-        )
+        host, round_number = self.hosts[command.number], self._cycle_round
+
+        async def grant() -> None:
+            await asyncio.to_thread(self._journal.sync)
+            granted = host.to_task(command.learners)
+            here = granted >= 0
+            host.orchestrator.round = round_number
+            host.handle(
+                cycle_events.SharesGranted, learners=granted[here], shards=command.shards[here]
+            )
+
+        self._run_in_background(grant())
 
     def refuse_shares(self, command: commands.RefuseShares) -> None:
         """Tell a task that there is no plan for it."""
         host = self.hosts[command.number]
-        host.handle(cycle_events.SharesRefused, self._cycle_round, reason=command.reason)
+        # After this step, as the task answers at once.
+        self._loop.call_soon(
+            lambda: host.handle(
+                cycle_events.SharesRefused, reason=command.reason, final=command.final
+            )
+        )
 
     def hold_task(self, command: commands.HoldTask) -> None:
         """Do nothing: whoever watches says why a task waits."""
+
+    def pay(self, command: commands.Pay) -> None:
+        """Do nothing: the journal has the payments."""
+
+    def release_shares(self, command: commands.ReleaseShares) -> None:
+        """Do nothing: the release is in the journal."""
 
     def wake(self, command: commands.Wake) -> None:
         """Set the timer; it replaces the previous one."""
@@ -145,14 +196,28 @@ class LiveService:
         at = self._began + command.at_s
         self._timer = self._loop.call_at(at, lambda: self._handle(event.at(self.now())))
 
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._on_background_done)
+
+    def _on_background_done(self, task: "asyncio.Task[None]") -> None:
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
     async def close(self) -> None:
-        """Stop to plan, and release the files of all tasks."""
+        """Stop to plan, and release the files of all tasks and of the service."""
         if self._timer is not None:
             self._timer.cancel()
-        self.failed.cancel()
-        for host in self.hosts.values():
-            await host.close()
-        await asyncio.gather(*self._planning, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
+        try:
+            for host in self.hosts.values():
+                await host.close()
+        finally:
+            self.failed.cancel()
+            self._journal.close()
 
 
 def all_learners(count: int) -> Ints:
@@ -165,5 +230,7 @@ HANDLERS: dict[type[commands.Command], Callable[[LiveService, Any], None]] = {
     commands.GrantShares: LiveService.grant_shares,
     commands.RefuseShares: LiveService.refuse_shares,
     commands.HoldTask: LiveService.hold_task,
+    commands.Pay: LiveService.pay,
+    commands.ReleaseShares: LiveService.release_shares,
     commands.Wake: LiveService.wake,
 }

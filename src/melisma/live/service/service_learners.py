@@ -4,20 +4,20 @@ A device has one number in the service, and one of its own in each task.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from melisma.axon import Worker, current_call
-from melisma.errors import SupersededError, UnregisteredError
+from melisma.errors import RefusedError, SettingError, SupersededError, UnregisteredError
+from melisma.fleet.prices import check_prices
 from melisma.live import protocol
 from melisma.live.orchestrator.learner_authentication import check_learner
 from melisma.live.orchestrator.learner_service import SMALL_BYTES
 from melisma.live.orchestrator.mailbox import MAX_IDLE_SILENCE_S, MAX_POLL_S
 from melisma.live.orchestrator.strict_methods import StrictMethods
-from melisma.live.plausible import check_price
 
 METHODS: Final = ("register", "list_tasks")
 DEFAULT_PRICE: Final = 1.0
@@ -56,7 +56,7 @@ class ServiceLearners:
         self._refs: tuple[protocol.TaskRef, ...] = ()
         self._ended, self._changed = False, asyncio.Event()
 
-    def __iter__(self) -> Iterable[ServiceLearner]:
+    def __iter__(self) -> Iterator[ServiceLearner]:
         return iter(self._learners.values())
 
     @property
@@ -102,7 +102,11 @@ class ServiceLearners:
     async def register(self, message: Any) -> Any:
         """Start a session of the device that calls."""
         request, call = protocol.parse_registration(message), current_call()
-        check_price(request.price)
+        if request.price is not None:
+            try:
+                check_prices(request.price, [call.caller])
+            except SettingError as error:
+                raise RefusedError(str(error)) from None
         learner = self.add(call.caller)
         learner.session, learner.called_s, learner.dismissed = request.session, self._now(), False
         learner.host, learner.fingerprint = call.host, call.fingerprint

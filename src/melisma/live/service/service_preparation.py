@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from melisma.cycle.sharing import check_shared
 from melisma.errors import SettingError
@@ -19,6 +19,7 @@ from melisma.learning.loaded_task import LoadedTask, load_task
 from melisma.live.preparation import PreparedRun, new_run, prepare_loaded
 from melisma.live.training import AnyTask
 from melisma.runs.folder import check_run_folder, create_run_folder, task_folder
+from melisma.service.accounts import check_budget
 from melisma.service.shared_settings import check_names, check_settings, select_scheme
 
 
@@ -68,7 +69,8 @@ def prepare_service(
         load_shared(each, msgspec.structs.replace(task, scheme=row.name))
         for each, task in zip(tasks, selected, strict=True)
     ]
-    check_budget(shared, [each.task for each in loaded])
+    for each in loaded:
+        check_budget(each.task, shared.budget if isfinite(shared.budget) else None)
     run = new_run()
     path = create_run_folder(options.folder or Path("runs") / f"tasks-{run}")
     prepared = []
@@ -87,14 +89,3 @@ def load_shared(given: AnyTask, task: Task) -> LoadedTask:
         loaded = load_task(task, file, shipped=True)
         loaded.task.check_shard_samples()
     return loaded
-
-
-def check_budget(fleet: Fleet, tasks: Sequence[Task]) -> None:
-    """Raise `SettingError` for work that a budget would not pay for."""
-    extended = [task.name for task in tasks if task.extension]
-    if np.isfinite(fleet.budget) and extended:
-        raise SettingError(
-            f"the fleet has budget = {fleet.budget:g}, and task {extended[0]} has extension = "
-            "true, which gives learners more shards than were planned and paid for; use "
-            "extension = false in each task, or remove the budget"
-        )

@@ -2,20 +2,26 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 from melisma.axon import Worker
-from melisma.cycle import events
+from melisma.cycle import events as cycle_events
+from melisma.cycle.state import Stage
+from melisma.fleet.array_types import Ints
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_service import LearnerService, OnChange
 from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.orchestrator import Orchestrator
 from melisma.live.orchestrator.run_store import RunStore
+from melisma.live.orchestrator.session_records import restore_sessions
 from melisma.live.preparation import PreparedTask
 from melisma.live.run_setup import RunSetup
+from melisma.live.service.learner_numbers import LearnerNumbers
 from melisma.live.training import remove_empty
 from melisma.runs.folder import (
     DEVICES_FOLDER,
@@ -23,9 +29,11 @@ from melisma.runs.folder import (
     SHARDS_FOLDER,
     naming_kept_files,
 )
+from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
+from melisma.service import events
 
 TASK_NAMES: Final = "task{}"
 """The name of a task in the calls of its learners, by its number from 1."""
@@ -33,7 +41,7 @@ OnStep = Callable[[int, Step], object]
 
 
 class TaskHost:
-    """One task of a service, from its start until it has ended.
+    """One task of a service, from its submission until it has ended.
 
     `on_step` is called with each step of the task, and `carried_out` when its commands have been
     carried out.
@@ -49,9 +57,11 @@ class TaskHost:
     ) -> None:
         self.number, self.prepared, self.mailboxes = number, prepared, mailboxes
         self._on_step, self._carried_out = on_step, carried_out
+        self.progress: RunProgress
         self.orchestrator: Orchestrator
         self.learners: LearnerService
-        self._store: RunStore
+        self.store: RunStore
+        self._report: Report | None = None
 
     @property
     def name(self) -> str:
@@ -59,27 +69,75 @@ class TaskHost:
         return TASK_NAMES.format(self.number + 1)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the task has had a step."""
+        return self.orchestrator.started
+
+    @property
     def has_ended(self) -> bool:
         """Whether the run of the task has ended."""
         return self.orchestrator.finished.done()
 
+    @property
+    def stage(self) -> Stage:
+        """The stage of the task's present cycle."""
+        return self.orchestrator.state.stage
+
     def open(
         self,
         setup: RunSetup,
+        numbers: LearnerNumbers,
         on_note: Callable[[str], None],
         on_change: OnChange = lambda _mailbox, _change: None,
     ) -> None:
         """Open the files of the task; `setup` is what its run starts with."""
         spec, mailboxes = self.prepared.spec, self.mailboxes
-        self._store = store = self.prepared.open_store(setup)
+        self._numbers, self.progress = numbers, RunProgress()
+        self.store = store = self.prepared.open_store(setup)
         store.on_note = on_note
         evaluator = FederatedEvaluator(mailboxes)
         self.orchestrator = Orchestrator(spec, mailboxes, store, evaluator, self._record)
         self.learners = LearnerService(
             spec, mailboxes, store, evaluator, self.orchestrator, on_change
         )
+        for step in self.prepared.earlier_steps:
+            self.progress.apply(step)
+        if self.prepared.journal is not None:
+            restore_sessions(store.journal, mailboxes, alive=True)
+            self.orchestrator.started = self.prepared.resumption is not None
+
+    def earlier_steps(self) -> Iterable[Step]:
+        """Yield the steps of earlier processes."""
+        return self.store.journal.journal.steps()
+
+    def resume(self) -> None:
+        """Go on with the run of an earlier process, if it had begun."""
+        resumption = self.prepared.resumption
+        if resumption is not None:
+            self.learners.resume_run(resumption)
+            for mailbox in self.mailboxes:
+                mailbox.called_s = mailbox.heard_s = self.orchestrator.now()
+
+    async def begin(self, expected: Callable[[], int], patience_s: float) -> None:
+        """Begin the run when the expected number of learners is ready, or with those after a time.
+
+        At least one learner is awaited.
+        """
+        loop, until = asyncio.get_running_loop(), inf
+        while not self.has_ended:
+            self.mailboxes.became_ready.clear()
+            ready, now = len(self.mailboxes.ready), loop.time()
+            if ready and until == inf:
+                until = now + patience_s
+            if ready and (ready >= expected() or now >= until):
+                self.learners.begin_run()
+                return
+            timeout_s = min(patience_s, max(until - now, 0.0))
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.mailboxes.became_ready.wait(), timeout_s)
 
     def _record(self, step: Step) -> None:
+        self.progress.apply(step)
         self._on_step(self.number, step)
         # The orchestrator carries out the commands of the step before the loop goes on.
         asyncio.get_running_loop().call_soon(self._carried_out, self.number, step)
@@ -92,11 +150,16 @@ class TaskHost:
         """Return the file of this task that a learner may download by this name."""
         return self.learners.find_file(name, caller)
 
-    def handle(
-        self, make: Callable[..., events.AnyEvent], round_number: int, **fields: Any
-    ) -> None:
+    def to_service(self, event: events.AnyEvent) -> events.AnyEvent:
+        """Return an event of this task with the numbers of learners in the service."""
+        return self._numbers.translate(event)
+
+    def to_task(self, learners: Ints) -> Ints:
+        """Return the numbers in this task of learners of the service; -1 if one is unknown."""
+        return self._numbers.to_task(learners)
+
+    def handle(self, make: Callable[..., cycle_events.AnyEvent], **fields: Any) -> None:
         """Let the cycle machine of the task handle an event, at the time of its clock."""
-        self.orchestrator.round = round_number
         self.orchestrator.handle(make(at_s=self.orchestrator.now(), **fields))
 
     def cancel(self, reason: str) -> None:
@@ -104,23 +167,31 @@ class TaskHost:
         if not self.has_ended:
             self.orchestrator.cancel(reason)
 
+    def suspend(self) -> None:
+        """Stop serving the task; its learners call again until it goes on."""
+        if not self.has_ended:
+            self.mailboxes.close(resumable=True)
+
     async def close(self) -> None:
         """Wait for what goes on in the background, and release the files of the task."""
+        if self._report is not None:
+            return
         orchestrator, folder = self.orchestrator, self.prepared.folder
-        ended = self.has_ended and not orchestrator.finished.cancelled()
-        ended = ended and orchestrator.finished.exception() is None
-        orchestrator.finished.cancel()
+        finished = orchestrator.finished
+        ended = finished.done() and not finished.cancelled() and finished.exception() is None
+        finished.cancel()
         await orchestrator.end()
         for name in (DEVICES_FOLDER, SHARDS_FOLDER):
             shutil.rmtree(folder / name, ignore_errors=True)
-        self._report = Report.from_trace(self._store.journal.journal.steps())
-        self._store.close(ended=ended)
+        self._report = Report.from_trace(self.store.journal.journal.steps())
+        self.store.close(ended=ended)
         remove_empty(folder)
 
     def report(self) -> Report:
         """Return the report of the closed task, and save its picture."""
+        assert self._report is not None
         folder = self.prepared.folder
         with naming_kept_files(folder):
-            report = replace(self._report, folder=folder, model=self._store.model)
+            report = replace(self._report, folder=folder, model=self.store.model)
             save_picture(report.plot, folder / PICTURE_FILE)
         return report
