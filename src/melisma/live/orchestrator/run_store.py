@@ -17,6 +17,7 @@ when the journal that no longer refers to them is on disk.
 import asyncio
 import hashlib
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
@@ -54,7 +55,7 @@ from melisma.learning.trainer import Score
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distance, norm_of
 from melisma.live.code_bundle import CodeBundle
 from melisma.live.orchestrator.combined_score import CombinedScore
-from melisma.live.orchestrator.full_disk import wait_for_space
+from melisma.live.orchestrator.full_disk import PATIENCE_S, WAITING, wait_for_space
 from melisma.live.orchestrator.parameter_files import ParameterFiles, VersionRecord, model_name
 from melisma.live.orchestrator.run_journal import RunJournal
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
@@ -150,6 +151,7 @@ class RunStore:
         self._obsolete: list[tuple[int, int, int]] = []
         self._version_before = self.models.current  # before the latest step
         self._is_new = False  # whether this process created the run
+        self._noted_until_s = -inf  # until when the owner knows that the disk is full
 
     @property
     def shards_digest(self) -> str:
@@ -255,13 +257,23 @@ class RunStore:
         Waits a while for space if the disk is full. Raises `DataError` if the update does not fit.
         """
         name, (_, cycle, _) = update_name(assignment), assignment
-        path = wait_for_space(lambda: self._spool.add(name, update), self.on_note)
+        path = wait_for_space(lambda: self._spool.add(name, update), self._note_once)
         checksum = crc32(path.read_bytes())
         if self.guard.rule == "off":
             return StoredUpdate(checksum, 0.0)
         # Known before the cycle closes, so that aggregation reads every update only once.
         start = self._find_start(cycle)
         return StoredUpdate(checksum, 0.0 if start is None else distance(update, start))
+
+    def note_full_disk(self) -> None:
+        """Tell the owner that writes wait for space, once although many of them may wait."""
+        self._note_once(WAITING)
+
+    def _note_once(self, note: str) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._noted_until_s:
+            self._noted_until_s = now_s + PATIENCE_S
+            self.on_note(note)
 
     def _find_start(self, cycle: int) -> dict[str, NDArray[Any]] | None:
         """Return the parameters that a cycle began with; None if they are damaged, which is noted.
@@ -367,8 +379,8 @@ class RunStore:
         self.guard.record(changes, scales)
         parameters = self.server.apply(self.parameters, self._combine(scaled, starts))
         version = self.models.latest + 1
-        record = wait_for_space(lambda: self._write_version(version, parameters), self.on_note)
-        wait_for_space(lambda: self._publish(version), self.on_note)
+        record = wait_for_space(lambda: self._write_version(version, parameters), self._note_once)
+        wait_for_space(lambda: self._publish(version), self._note_once)
         return Aggregation(version, guarded, record)
 
     def _write_version(self, version: int, parameters: dict[str, NDArray[Any]]) -> VersionRecord:
@@ -444,7 +456,9 @@ class RunStore:
         if self.checkpoints is not None and isfinite(score.loss):
             accuracy = score.accuracy if isfinite(score.accuracy) else None
             keep = self.checkpoints.keep
-            wait_for_space(lambda: keep(cycle, self.parameters, accuracy, score.loss), self.on_note)
+            wait_for_space(
+                lambda: keep(cycle, self.parameters, accuracy, score.loss), self._note_once
+            )
 
     def put_best(self) -> None:
         """Remember the quality of the best model, with the next step that is recorded."""
