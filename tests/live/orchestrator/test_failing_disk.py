@@ -111,7 +111,7 @@ async def test_a_disk_that_stays_full_ends_the_run_without_a_traceback_for_each_
 
     monkeypatch.setattr("melisma.live.orchestrator.full_disk.PATIENCE_S", 0.05)
     monkeypatch.setattr("melisma.live.orchestrator.full_disk.PAUSE_S", 0.001)
-    monkeypatch.setattr(run.store._spool, "add", fill)
+    monkeypatch.setattr(run.store._updates, "write", fill)
     uploads = [remote.upload_update(learner, header(), GOOD_UPDATE) for learner in (0, 1)]
     replies = await asyncio.gather(*uploads, return_exceptions=True)
     assert [type(reply) for reply in replies] == [BusyError, BusyError]
