@@ -11,7 +11,8 @@
     forecast.py           how much of a plan arrives by the deadline, without a run
     network.py            messages between learners and orchestrator
     churn.py              joins, departures, crashes, restarts and sleep
-    batteries.py          batteries that work drains
+    batteries.py          the charge of each battery
+    energy_use.py         the energy that work draws from batteries
     faults.py             faults as text, random faults, faults of devices
     fault_targets.py      the learners that a fault names: by name, group or percentage
     fault_sources.py      the faults of a scenario: text, a seed or a function of the user
