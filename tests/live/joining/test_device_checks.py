@@ -56,7 +56,7 @@ def test_memory_is_not_known_everywhere(tmp_path: Path) -> None:
 
     large = check(sysconf(1 << 20))
     assert large.level == "ok"
-    assert large.text == "16.0 GB in all; this system does not tell how much is free"
+    assert large.text == "16.0 GB in all; this system does not report how much is free"
     assert check(sysconf(1 << 10)).level == "fail"
 
     def refuse(_: str) -> int:

@@ -80,7 +80,7 @@ def check_packages(names: Sequence[str] = ("numpy", "safetensors", "cryptography
 
 
 def check_memory(meminfo: Path = MEMINFO, sysconf: Callable[[str], int] = os.sysconf) -> Finding:
-    """Check the memory that is free for a learner; only Linux tells it."""
+    """Check the memory that is free for a learner; only Linux reports it."""
     try:
         lines = meminfo.read_text().splitlines()
     except OSError:
@@ -97,7 +97,7 @@ def _check_total_memory(sysconf: Callable[[str], int]) -> Finding:
     except (OSError, ValueError):
         return Finding("memory", "warn", "not known on this system: a learner needs 0.3 GB")
     return _judge_memory(
-        total, f"{_gigabytes(total)} in all; this system does not tell how much is free"
+        total, f"{_gigabytes(total)} in all; this system does not report how much is free"
     )
 
 
@@ -137,7 +137,7 @@ def check_clocks(address: str, state: DeviceState, synchronized: bool | None = N
     certificate = state.identity if state.identity.exists() else None
     ahead_s = measure_clock_difference(address, certificate)
     if ahead_s is None:
-        return Finding("clocks", "ok", "the orchestrator does not tell its time")
+        return Finding("clocks", "ok", "the orchestrator does not report its time")
     problem = describe_difference(ahead_s, synchronized)
     if problem:
         return Finding("clocks", "warn", problem)
@@ -145,7 +145,7 @@ def check_clocks(address: str, state: DeviceState, synchronized: bool | None = N
 
 
 def check_power() -> Iterator[Finding]:
-    """Report the battery and signs of throttling, or that this system tells neither."""
+    """Report the battery and signs of throttling, or that this system reports neither."""
     if battery := read_battery():
         power = "with power" if battery.has_power else "on battery"
         yield Finding("battery", "ok", f"{battery.percent:.0f} %, {power}")

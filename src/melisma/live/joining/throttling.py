@@ -48,7 +48,7 @@ def find_throttling(
 
 
 def tells_throttling(thermal: Path = THERMAL, cpus: Path = CPUS) -> bool:
-    """Return whether this system tells temperatures or clocks at all."""
+    """Return whether this system reports temperatures or clocks at all."""
     found = (*thermal.glob("thermal_zone*"), *cpus.glob("cpu[0-9]*/cpufreq"))
     return bool(found) or shutil.which("vcgencmd") is not None
 

@@ -93,7 +93,7 @@ def read_battery(folder: Path = POWER_SUPPLY) -> Battery | None:
 
 
 def tells_power(folder: Path = POWER_SUPPLY) -> bool:
-    """Return whether this system tells its batteries, if it has any."""
+    """Return whether this system reports its batteries, if it has any."""
     return folder.is_dir()
 
 
@@ -129,8 +129,8 @@ class UseLimits:
             raise SettingError(f"--min-battery is {percent:g}: use a percentage from 0 to 100")
         if percent is not None and not tells_power(self.power_supply):
             raise SettingError(
-                f"--min-battery is {percent:g}, but this system does not tell its battery: it has "
-                f"no {self.power_supply}, which only Linux has; leave --min-battery out"
+                f"--min-battery is {percent:g}, but this system does not report its battery: it "
+                f"has no {self.power_supply}, which only Linux has; leave --min-battery out"
             )
 
     def find_reason_to_pause(self) -> str | None:
