@@ -190,7 +190,7 @@ def test_a_gpu_has_a_line_of_its_own(
 
 def test_power_that_a_system_does_not_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_checks, "read_battery", lambda: None)
-    for name in ("tells_power", "tells_throttling"):
+    for name in ("reports_power", "reports_throttling"):
         monkeypatch.setattr(device_checks, name, lambda: False)
     found = {item.check: item.text for item in device_checks.check_power()}
     assert found["battery"].startswith("not known on this system")

@@ -25,8 +25,8 @@ from melisma.live.joining.clock_check import (
     measure_clock_difference,
 )
 from melisma.live.joining.speed_probe import SpeedProbe
-from melisma.live.joining.throttling import find_throttling, tells_throttling
-from melisma.live.joining.use_limits import PASSIVE_THREADS, read_battery, tells_power
+from melisma.live.joining.throttling import find_throttling, reports_throttling
+from melisma.live.joining.use_limits import PASSIVE_THREADS, read_battery, reports_power
 from melisma.live.learner.device_identity import DeviceState
 from melisma.live.learner.reach import FailedAddress, ReachedOrchestrator, reach_each
 
@@ -149,13 +149,13 @@ def check_power() -> Iterator[Finding]:
     if battery := read_battery():
         power = "with power" if battery.has_power else "on battery"
         yield Finding("battery", "ok", f"{battery.percent:.0f} %, {power}")
-    elif not tells_power():
+    elif not reports_power():
         yield Finding(
             "battery", "ok", "not known on this system: melisma join has no --min-battery"
         )
     reasons = find_throttling()
     yield from (Finding("throttling", "warn", f"slower: {reason}") for reason in reasons)
-    if not tells_throttling():
+    if not reports_throttling():
         text = "not known on this system: a slower device is found by its speed alone"
         yield Finding("throttling", "ok", text)
 
