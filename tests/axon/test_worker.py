@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from concurrent.futures import wait
+from concurrent.futures import Future, as_completed
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from melisma.errors import (
     UnauthorizedError,
     UnreachableError,
 )
-from tests.axon.served_functions import RELEASED, RUNS, a_worker, wait_for_run
+from tests.axon.served_functions import RELEASED, RUNS, WAIT_S, a_worker, wait_for_run
 
 SCRIPT = """
 import sys, time
@@ -134,12 +134,14 @@ def test_a_result_is_delivered_only_to_its_caller() -> None:
             running = remote(call_id="secret-1").submit.long_blocked("secret")
             wait_for_run("secret")
             with pytest.raises(UnauthorizedError, match="does not belong to yours"):
-                axon.resume(other, "secret-1").result(5)
+                axon.resume(other, "secret-1").result(WAIT_S)
             with pytest.raises(UnauthorizedError, match="does not belong to yours"):
                 other(call_id="secret-1").long_blocked("secret")
             fetched = axon.resume(owner, "secret-1")
             RELEASED.set()
-            assert "secret" in {f.result(5) for f in (running, fetched) if not f.exception(5)}
+            assert "secret" in {
+                f.result(WAIT_S) for f in (running, fetched) if not f.exception(WAIT_S)
+            }
 
 
 @pytest.fixture
@@ -165,12 +167,12 @@ def test_tls_pins_the_certificate_by_the_address(identity: Path) -> None:
             with pytest.raises(UnauthorizedError, match="the address expects"):
                 remote.once("key")
             with pytest.raises(UnauthorizedError, match="the address expects"):
-                remote.submit.once("key").result(5)
+                remote.submit.once("key").result(WAIT_S)
         with axon.connect(address.partition("#")[0]) as remote:
             with pytest.raises(UnauthorizedError, match="fingerprint"):
                 remote.once("key")
             with pytest.raises(UnauthorizedError, match="fingerprint"):
-                remote.submit.once("key").result(5)
+                remote.submit.once("key").result(WAIT_S)
         plain = address.partition("#")[0].replace("https", "http")
         with axon.connect(plain) as remote, pytest.raises(UnreachableError):
             remote.once("key")
@@ -202,13 +204,18 @@ def test_two_hundred_calls_over_a_limit_of_ten_are_answered_and_run_once_at_most
             calls = [remote.submit.blocked(f"key {i}") for i in range(200)]
             while sum(RUNS.values()) < 10:
                 time.sleep(0.005)
-            refused, running = wait(calls, timeout=1)
+            refused: list[Future[str]] = []
+            for call in as_completed(calls, timeout=WAIT_S):
+                refused.append(call)
+                if len(refused) == 190:
+                    break
+            running = [call for call in calls if not call.done()]
             assert len(running) == 10
             for call in refused:
                 with pytest.raises(BusyError, match="limit of 10 concurrent calls"):
                     call.result()
             RELEASED.set()
-            assert all(call.result(5) for call in running)
+            assert all(call.result(WAIT_S) for call in running)
             assert remote.echo("after") == "after"
         assert set(RUNS.values()) == {1}
         assert len(RUNS) == 10
@@ -358,7 +365,7 @@ def test_stopping_waits_for_running_calls_up_to_a_limit(
         began = time.monotonic()
     assert time.monotonic() - began < 5
     with pytest.raises(Exception, match=r"stopping|no answer"):
-        future.result(5)
+        future.result(WAIT_S)
     assert [each.getMessage() for each in caplog.records] == [
         "waiting up to 0.1 s for 1 calls to end"
     ]

@@ -283,7 +283,7 @@ def test_a_signal_ends_the_run_and_keeps_the_model(number: signal.Signals, folde
     assert process.stdout.readline().startswith("2 of 2 learners joined")
     assert process.stdout.readline().startswith("cycle 1:")
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert err == ""
     assert "interrupted" in out
@@ -302,7 +302,7 @@ def run_in_terminal(term: str) -> str:
         env=environment,
     )
     os.close(standard_output)
-    shown, end = b"", time.monotonic() + 40
+    shown, end = b"", time.monotonic() + 240
     while time.monotonic() < end:
         try:
             piece = os.read(terminal, 65536)
@@ -315,7 +315,7 @@ def run_in_terminal(term: str) -> str:
     assert process.stderr is not None
     error = process.stderr.read()
     process.stderr.close()
-    assert process.wait(10) == 0, error
+    assert process.wait(120) == 0, error
     return shown.decode()
 
 

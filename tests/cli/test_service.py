@@ -1,6 +1,7 @@
 """`melisma simulate` and `melisma compare` of several tasks, as users call them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_a_line_for_each_cycle_and_one_summary_of_all_tasks() -> None:
         assert sum(line.startswith(f"{name}, cycle ") for line in lines) == 5
     assert any(line.startswith("all tasks") for line in lines)
     assert "5 rounds, the most expensive for 161.8 of 300" in out
+    assert re.search(r"^capacity used \d+%, lost: \w+", out, re.MULTILINE)
     assert "s simulated in" in lines[-1]
 
 
@@ -88,6 +90,8 @@ def test_schemes_are_compared_by_the_five_metrics() -> None:
     assert out.startswith("mnist-ff, mnist-cn, fashion: seeds 5 to 6\n")
     for title in ("training", "satisfaction", "fulfilment", "dropped", "occupancy"):
         assert title in out
+    for scheme in ("med", "mmtt", "fifo"):
+        assert re.search(rf"^{scheme}: capacity used \d+%, lost: \w+", out, re.MULTILINE)
     assert err.count("seed 5") == 3
     values = json.loads(melisma("compare", *ARGUMENTS, *names, "--json").stdout)
     assert [each["scheme"] for each in values["schemes"]] == ["med", "mmtt", "fifo"]

@@ -81,7 +81,7 @@ class Centred(nn.Module):
 
 
 class Deciding(nn.Module):
-    """What it computes hangs on numbers, which `vmap` cannot follow."""
+    """A model whose computation depends on values, which `vmap` cannot follow."""
 
     def __init__(self) -> None:
         super().__init__()

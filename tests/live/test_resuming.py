@@ -1,6 +1,7 @@
 """Runs that are resumed: what goes on, what is refused, and what is left on disk."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from math import inf, nan
@@ -21,6 +22,7 @@ from melisma.live.orchestrator.run_journal import ClockReading
 from melisma.live.preparation import prepare
 from melisma.live.resume_preparation import prepare_resumption
 from melisma.live.run_resumption import NewGoal
+from melisma.runs.folder import JOURNAL_FILE
 from melisma.runs.interruption import Cancellation
 from melisma.runs.journal import Journal
 from melisma.runs.trace import Step, read_trace
@@ -153,6 +155,17 @@ def test_damaged_parameters_are_named_and_another_model_helps(copy: Path) -> Non
     model = copy.parent / "good.safetensors"
     shutil.copy(copy / "model.safetensors", model)
     assert melisma.resume(copy, cycles=3, start=model, say=lambda _: None).outcome == "finished"
+
+
+def test_a_journal_that_cannot_be_used_is_named_with_a_way_to_go_on(copy: Path) -> None:
+    model, content = copy / "model.safetensors", (copy / JOURNAL_FILE).read_bytes()
+    for size, problem in ((len(content) // 2, "is damaged"), (0, "is not the journal of a run")):
+        (copy / JOURNAL_FILE).write_bytes(content[:size])
+        with pytest.raises(DataError, match=f"{problem}.* --start {re.escape(str(model))}"):
+            melisma.resume(copy, cycles=3)
+    model.unlink()
+    with pytest.raises(DataError, match=r"is not the journal of a run$"):
+        melisma.resume(copy, cycles=3)
 
 
 def test_a_folder_that_cannot_be_used_is_named_with_what_to_do(copy: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_run_may_have_more_learners_than_pool_threads(work_folder: Path) -> No
 
 
 def test_installed_modules_come_before_those_in_the_task_folder(work_folder: Path) -> None:
-    """What is installed comes before what lies in the folder of a task."""
+    """The folder of a task has a module with the name of an installed one."""
     (work_folder / "safetensors.py").write_text("raise SystemExit('imported')")
     report = run_task(work_folder, cycles=1)
     assert report.outcome == "finished", report.reason

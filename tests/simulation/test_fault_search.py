@@ -39,8 +39,14 @@ def test_a_failure_names_its_seed_and_its_shrunk_faults(
         assert set(failure.faults) <= set(drawn)
 
 
+RULES: dict[str, Any] = {"extension": True, "overlap": True, "quorum": 0.8, "late": "carry"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "dab": {},
+    "dab, default rules": RULES,
+    "dab, default rules, more shards than wanted": RULES | {"sizes": {"samples": 20_000}},
+    "proportional, default rules": RULES | {"scheme": "proportional"},
+    "staleness, federated, default rules": RULES
+    | {"scheme": "staleness", "passes": None, "mode": "federated", "shard_samples": 40},
     "dab, federated": {"mode": "federated", "shard_samples": 40},
     "dab, two learners a cycle": {"sample": 2, "extension": True, "late": "carry"},
     "equal": {"scheme": "equal"},

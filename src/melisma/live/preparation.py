@@ -166,7 +166,7 @@ class PreparedTask:
         if self.journal is None or self.resumption is None:
             return []
         cycle = self.resumption.run.machine.state.cycle
-        return list(recent_steps(self.journal.steps(), cycle))
+        return list(recent_steps(self.journal.lines(), cycle))
 
     def _create_store(self) -> RunStore:
         trainer = self.spec.trainer

@@ -1,14 +1,15 @@
 """Loads what is needed to resume a run, from its folder."""
 
 import shutil
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from melisma.allocation.schemes import with_scheme
-from melisma.errors import SettingError
+from melisma.errors import DataError, SettingError
 from melisma.fleet.array_types import NO_FLOATS
 from melisma.fleet.files.task_file import resolve_task
 from melisma.fleet.run_settings import RunSettings
@@ -24,6 +25,7 @@ from melisma.live.run_setup import RunSetup
 from melisma.runs.folder import (
     DEVICES_FOLDER,
     JOURNAL_FILE,
+    MODEL_FILE,
     PICTURE_FILE,
     SHARDS_FOLDER,
     UPDATES_FOLDER,
@@ -82,8 +84,23 @@ def _recover(folder: str | Path, task: Task, objects: GivenObjects) -> PreparedT
 
 
 def _open(folder: Path) -> Journal:
-    with naming_kept_files(folder):
+    with naming_kept_files(folder), _naming_model(folder):
         return Journal.open(folder)
+
+
+@contextmanager
+def _naming_model(folder: Path) -> Iterator[None]:
+    """Add to the error of a journal that cannot be used how its last model can be."""
+    try:
+        yield
+    except DataError as error:
+        model = folder / MODEL_FILE
+        if not model.is_file():
+            raise
+        raise DataError(
+            f"{error}; or begin a new run from the last model with melisma run TASK.toml "
+            f"--start {model}"
+        ) from error
 
 
 def prepare_resumption(
@@ -98,8 +115,8 @@ def prepare_resumption(
         raise SettingError(
             f"cannot go on from {start}: there is no such file; use a model.safetensors"
         )
+    journal = _open(folder)
     with naming_kept_files(folder):
-        journal = Journal.open(folder)
         try:
             return _prepare(journal, goal, None if start is None else Path(start), objects)
         except BaseException:
@@ -170,7 +187,8 @@ def _resumption(
         if start is not None:
             raise SettingError("this run has not begun yet: start it with --start MODEL instead")
         return None
-    recovered = RecoveredRun.from_journal(journal)
+    with _naming_model(journal.path.parent):
+        recovered = RecoveredRun.from_journal(journal)
     if not has_ended(recovered) and start is None:
         _check_goal(goal, recovered)
         # The clock of an emulated run stands still while nobody trains.

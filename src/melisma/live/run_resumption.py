@@ -14,7 +14,7 @@ from melisma.runs.recovery import RecoveredRun
 
 @dataclass(frozen=True)
 class NewGoal:
-    """What an owner asks of a run that is resumed; None keeps what the run was started with.
+    """The goal of a run that is resumed; None keeps the goal with which it was started.
 
     `cycles` counts from the first cycle of the run, and `total_s` from now. A goal with `if_ended`
     is left out if the run has not ended yet.

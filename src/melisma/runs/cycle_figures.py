@@ -6,7 +6,7 @@ work counts as not done.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
@@ -229,6 +229,19 @@ class Cycle:
         passes: Floats = work.counted_visits / np.maximum(work.samples, 1)
         passes[work.with_status("training")] = nan
         return np.concatenate([passes, np.zeros(self.no_pass)])
+
+
+def used_and_allowed_visits(cycles: Sequence[Cycle]) -> Floats:
+    """Return the visits of all cycles that count, and those that learners had time for."""
+    pairs = np.array([cycle.used_and_allowed_visits for cycle in cycles])
+    total: Floats = pairs.reshape(-1, 2).sum(axis=0)
+    return total
+
+
+def capacity_lost(cycles: Sequence[Cycle]) -> dict[str, float]:
+    """Return the visits that learners had time for, but lost, as fractions of them, by `LOSSES`."""
+    lost = np.array([cycle.lost_visits for cycle in cycles]).reshape(-1, len(LOSSES)).sum(axis=0)
+    return capacity.shares_by_loss(lost, used_and_allowed_visits(cycles)[1])
 
 
 def seconds_between(start_s: float, end_s: float) -> float:

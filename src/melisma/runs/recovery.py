@@ -90,9 +90,11 @@ class RecoveredRun:
         for step in steps:
             issued = self.machine.handle(step.event)
             if encode_step(Step(step.event, issued)) != encode_step(step):
+                event = step.event
                 raise DataError(
-                    f"this version of Melisma decides differently after {step.event} than the one "
-                    "that wrote the journal; resume the run with that version"
+                    "this version of Melisma decides differently than the one that wrote the "
+                    f"journal, after {type(event).__name__} at {event.at_s:.3f} s of the run; "
+                    "resume the run with that version"
                 )
             self._apply(step)
         return self

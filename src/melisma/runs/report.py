@@ -12,12 +12,17 @@ import numpy as np
 
 from melisma.cycle import commands
 from melisma.errors import RunFailedError
-from melisma.fleet.array_types import Floats
 from melisma.fleet.task import Task
 from melisma.learning import metrics
 from melisma.runs import capacity
-from melisma.runs.capacity import LOSSES, TIME_USES
-from melisma.runs.cycle_figures import TIMER_TOLERANCE, Cycle, seconds_between
+from melisma.runs.capacity import TIME_USES
+from melisma.runs.cycle_figures import (
+    TIMER_TOLERANCE,
+    Cycle,
+    capacity_lost,
+    seconds_between,
+    used_and_allowed_visits,
+)
 from melisma.runs.folder import BEST_MODEL_FILE, PICTURE_FILE, TRACE_FILE
 from melisma.runs.idleness import IdleGroup, find_idle
 from melisma.runs.totals import LearnerTotals
@@ -160,14 +165,12 @@ class Report:
     @property
     def capacity_used(self) -> float:
         """Visits that count divided by the visits that learners had time for, over ended cycles."""
-        return float(capacity.fraction(*self._used_and_allowed_visits))
+        return float(capacity.fraction(*used_and_allowed_visits(self.ended_cycles)))
 
     @property
     def capacity_lost(self) -> dict[str, float]:
         """The other visits that learners had time for, as fractions of them, by `LOSSES`."""
-        lost = np.array([cycle.lost_visits for cycle in self.ended_cycles])
-        lost = lost.reshape(-1, len(LOSSES)).sum(axis=0)
-        return capacity.shares_by_loss(lost, self._used_and_allowed_visits[1])
+        return capacity_lost(self.ended_cycles)
 
     @property
     def time_use(self) -> dict[str, float]:
@@ -319,12 +322,6 @@ class Report:
         from melisma.runs.report_json import report_to_json
 
         return report_to_json(self)
-
-    @property
-    def _used_and_allowed_visits(self) -> Floats:
-        pairs = np.array([cycle.used_and_allowed_visits for cycle in self.ended_cycles])
-        total: Floats = pairs.reshape(-1, 2).sum(axis=0)
-        return total
 
     def _of_cycles(self, name: str) -> tuple[list[float], list[float]]:
         return [getattr(cycle, name) for cycle in self.ended_cycles], [

@@ -10,13 +10,11 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from melisma.cycle import commands
 from melisma.errors import RunFailedError
 from melisma.learning import metrics
 from melisma.runs import capacity
-from melisma.runs.cycle_figures import Cycle
+from melisma.runs.cycle_figures import Cycle, capacity_lost, used_and_allowed_visits
 from melisma.runs.report import Report
 from melisma.runs.service_progress import Round
 
@@ -86,9 +84,12 @@ class ServiceReport:
     @property
     def capacity_used(self) -> float:
         """Visits that count divided by the visits that learners had time for, over all tasks."""
-        pairs = np.array([cycle.used_and_allowed_visits for cycle in self.ended_cycles])
-        used, allowed = pairs.reshape(-1, 2).sum(axis=0)
-        return float(capacity.fraction(used, allowed))
+        return float(capacity.fraction(*used_and_allowed_visits(self.ended_cycles)))
+
+    @property
+    def capacity_lost(self) -> dict[str, float]:
+        """The other visits that learners had time for, as fractions of them, by cause."""
+        return capacity_lost(self.ended_cycles)
 
     @property
     def largest_cost(self) -> float:
@@ -126,6 +127,7 @@ class ServiceReport:
             "outcome": self.outcome,
             "budget": self.budget,
             **{name: _known(getattr(self, name)) for name in figures},
+            "capacity_lost": {cause: _known(part) for cause, part in self.capacity_lost.items()},
             "rounds": [vars(each) | {"expected_s": each.expected_s} for each in self.rounds],
             "folder": None if self.folder is None else str(self.folder),
             "tasks": [report.as_dict() for report in self.tasks],

@@ -11,15 +11,15 @@
     forecast.py           how much of a plan arrives by the deadline, without a run
     network.py            messages between learners and orchestrator
     churn.py              joins, departures, crashes, restarts and sleep
-    batteries.py          batteries that work drains
+    batteries.py          the charge of each battery
+    energy_use.py         the energy that work draws from batteries
     faults.py             faults as text, random faults, faults of devices
     fault_targets.py      the learners that a fault names: by name, group or percentage
     fault_sources.py      the faults of a scenario: text, a seed or a function of the user
     fault_search.py       random fault schedules; shrinks those that violate a law
-    journaling/           the orchestrator's process: its journal, its stops and its disk
+    journaling/           the process of the orchestrator: its journal, its stops, its faulty disk
     learners/             all learners at once, as arrays
     invariants/           properties that are checked after each step
-    journaling/           the journal of a simulated orchestrator, on a disk with faults
     compute/              the computation of learners: timing only, or real training
     comparison/           schemes compared on the same seeds
     plans/                plans of a cycle without a run

@@ -24,17 +24,15 @@ from melisma.fleet.rng import uniform
 from melisma.runs.interruption import interruptible
 from melisma.runs.recovery import RecoveredRun
 from melisma.runs.trace import Step
-from melisma.simulation.batteries import Batteries
-from melisma.simulation.churn import BATTERY
 from melisma.simulation.compute.compute import ComputeBackend
 from melisma.simulation.compute.work_record import WeightedWork, WorkRecords
+from melisma.simulation.energy_use import EnergyUse
 from melisma.simulation.faults import Corruption, Slowness, clock_rates
 from melisma.simulation.journaling.missed_changes import MissedChanges
 from melisma.simulation.journaling.orchestrator_process import OrchestratorProcess
 from melisma.simulation.journaling.storage import make_storage
 from melisma.simulation.learners.simulated_benchmark import ask_bounds, measure
 from melisma.simulation.learners.simulated_learners import SimulatedLearners
-from melisma.simulation.learners.simulated_updates import SimulatedUpdates
 from melisma.simulation.network import Deliver, OrchestratorDownError
 from melisma.simulation.scenario import Scenario
 from melisma.simulation.surroundings import Surroundings
@@ -70,8 +68,7 @@ class Driver:
         slowness = Slowness(faults)
         self.learners = SimulatedLearners(task, fleet, local_shards, around.sleep, slowness)
         self.learners.clock *= clock_rates(faults, fleet.learners)
-        battery = fleet.availability.battery
-        self._batteries = Batteries(battery) if battery.is_limited else None
+        self.energy = EnergyUse(scenario, around.queue, around.churn)
         self.work_records = WorkRecords(fleet.learners, recording=compute.trains)
         self._rounds = TrainingRounds(self, Corruption(faults))
         self._silence_limit_s = np.full(fleet.learners, task.deadline_s)
@@ -246,13 +243,13 @@ class Driver:
     def interrupt(self, learners: Ints) -> None:
         """Stop these learners from sending anything until they restart."""
         self.network.drop_unsent(learners)
-        self.stop_energy(learners)
+        self.energy.stop(learners)
         self.learners.interrupt(learners, self.queue.now_s)
 
     def silence(self, learners: Ints) -> None:
         """Stop these learners from sending anything more; this is noticed in time."""
         self.network.drop_unsent(learners)
-        self.stop_energy(learners)
+        self.energy.stop(learners)
         self._watch_silence(learners)
 
     def _watch_silence(self, learners: Ints) -> None:
@@ -295,56 +292,6 @@ class Driver:
             self.handle(event)
         except OrchestratorDownError:
             self._missed.join(learners)
-
-    def draw_energy(self, updates: SimulatedUpdates) -> Ints:
-        """Draw the energy of work that begins; return the learners whose battery it empties."""
-        if self._batteries is None:
-            return NO_INTS
-        task, learners = self._scenario.task, updates.learners
-        size_bytes = 2 * task.model_bytes + task.shard_bytes * updates.shipped
-        trained_j = self._fleet.sample_j[learners] * updates.visits
-        joules = trained_j + self._fleet.byte_j[learners] * size_bytes
-        empty = self._batteries.draw(learners, joules, self.queue.now_s, updates.arrives_s)
-        self._schedule_empty(self._batteries, empty)
-        return empty
-
-    def draw_shard_energy(self, learners: Ints, shards: Ints, stops_s: Floats) -> Ints:
-        """Draw the energy of further shards; return the learners whose battery it empties."""
-        if self._batteries is None:
-            return NO_INTS
-        joules = self._fleet.byte_j[learners] * self._scenario.task.shard_bytes * shards
-        empty = self._batteries.draw_more(learners, joules, stops_s)
-        self._schedule_empty(self._batteries, empty)
-        return empty
-
-    def stop_energy(self, learners: Ints) -> None:
-        """Stop drawing energy for work that ended early."""
-        if self._batteries is not None:
-            self._batteries.stop(learners, self.queue.now_s)
-
-    def _schedule_empty(self, batteries: Batteries, learners: Ints) -> None:
-        """Stop these learners at the heartbeat after their battery is empty."""
-        at_s = batteries.empty_s[learners]
-        order = np.argsort(at_s, kind="stable")
-        stop = partial(self._stop_empty, batteries)
-        self._churn.schedule_at_heartbeats(at_s[order], learners[order], stop)
-
-    def _stop_empty(self, batteries: Batteries, learners: Ints) -> None:
-        """Stop learners whose battery is empty, until it is charged."""
-        now_s = self.queue.now_s
-        empty = np.sort(batteries.take_empty(learners, now_s))
-        self._churn.block(BATTERY, "battery empty", empty)
-        charged_s = now_s + batteries.recharge_s(empty)
-        for at_s in np.unique(charged_s[np.isfinite(charged_s)]).tolist():
-            charged = empty[charged_s == at_s]
-            self.queue.schedule(at_s, partial(self._churn.unblock, BATTERY, charged))
-
-    @property
-    def ran_empty(self) -> Bools:
-        """The learners whose battery was empty at least once."""
-        if self._batteries is None:
-            return np.zeros(self._fleet.learners, np.bool_)
-        return self._batteries.ran_empty
 
     def report_left(self, learners: Ints, reason: str) -> None:
         """Report to the machine that the orchestrator noticed these learners missing."""

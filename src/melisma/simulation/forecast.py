@@ -129,7 +129,7 @@ def _simulate(task: Task, fleet: Fleet) -> _SimulatedRun:
     report = progress.report()
     sleep = SleepSpans(changes_of_run(fleet, scenario.horizon_s), fleet.learners)
     awake = [_awake(cycle, sleep, fleet.learners) for cycle in report.cycles]
-    return _SimulatedRun(report, awake, float(driver.ran_empty.mean()))
+    return _SimulatedRun(report, awake, float(driver.energy.ran_empty.mean()))
 
 
 def _failure(report: Report) -> str:

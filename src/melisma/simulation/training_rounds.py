@@ -12,6 +12,7 @@ from melisma.cycle.ragged import RaggedArray, concatenate_ranges
 from melisma.cycle.state import CycleState
 from melisma.fleet.array_types import Bools, Floats, Ints
 from melisma.simulation.compute.work_record import WorkRecords
+from melisma.simulation.energy_use import EnergyUse
 from melisma.simulation.faults import Corruption
 from melisma.simulation.kernel import EventQueue
 from melisma.simulation.learners.simulated_learners import SimulatedLearners
@@ -31,6 +32,7 @@ class SimulatedOrchestrator(Protocol):
     network: SimulatedNetwork
     learners: SimulatedLearners
     work_records: WorkRecords
+    energy: EnergyUse
 
     @property
     def repeats_instructions(self) -> bool:
@@ -42,15 +44,6 @@ class SimulatedOrchestrator(Protocol):
 
     def handle(self, event: Any) -> None:
         """Give an event to the cycle machine."""
-
-    def draw_energy(self, updates: SimulatedUpdates) -> Ints:
-        """Draw the energy of work that begins; return the learners whose battery it empties."""
-
-    def draw_shard_energy(self, learners: Ints, shards: Ints, stops_s: Floats) -> Ints:
-        """Draw the energy of further shards; return the learners whose battery it empties."""
-
-    def stop_energy(self, learners: Ints) -> None:
-        """Stop drawing energy for work that ended early."""
 
     def select_present(self, learners: Ints, indices: Ints) -> Ints:
         """Return the indices of learners that are up now."""
@@ -122,7 +115,7 @@ class TrainingRounds:
         self._send_requests(command, updates)
         deliver = partial(self._report_updates, command.cycle, updates)
         in_flight = run.network.send_reports(updates.learners, updates.arrives_s, deliver)
-        _lose(in_flight, run.draw_energy(updates))
+        _lose(in_flight, run.energy.draw(updates))
         unfinished = [each for each in self._rounds if not each.is_done]
         self._rounds = [*unfinished, TrainingRound(command.cycle, updates, in_flight)]
 
@@ -215,7 +208,7 @@ class TrainingRounds:
                 updates, before = each.updates, each.updates.shipped[rows]
                 extend(run.learners, updates, rows, attempts, shards, run.queue.now_s)
                 fetched, stops_s = updates.shipped[rows] - before, updates.stops_s[rows]
-                _lose(each.in_flight, run.draw_shard_energy(both, fetched, stops_s))
+                _lose(each.in_flight, run.energy.draw_for_shards(both, fetched, stops_s))
 
     def _report_updates(
         self, cycle: int, updates: SimulatedUpdates, indices: Ints, came_s: Floats
@@ -283,7 +276,7 @@ class TrainingRounds:
                     # A learner that has stopped training sends its update in any case.
                     busy = np.isin(updates.learners, learners) & (updates.stops_s > now_s)
                     run.learners.stop(updates.learners[busy], updates.arrives_s[busy], now_s)
-                    run.stop_energy(updates.learners[busy])
+                    run.energy.stop(updates.learners[busy])
                     _lose(each.in_flight, updates.learners[busy])
 
         run.network.send_instruction(command.learners, follow)

@@ -56,7 +56,7 @@ def test_memory_is_not_known_everywhere(tmp_path: Path) -> None:
 
     large = check(sysconf(1 << 20))
     assert large.level == "ok"
-    assert large.text == "16.0 GB in all; this system does not tell how much is free"
+    assert large.text == "16.0 GB in all; this system does not report how much is free"
     assert check(sysconf(1 << 10)).level == "fail"
 
     def refuse(_: str) -> int:
@@ -190,7 +190,7 @@ def test_a_gpu_has_a_line_of_its_own(
 
 def test_power_that_a_system_does_not_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_checks, "read_battery", lambda: None)
-    for name in ("tells_power", "tells_throttling"):
+    for name in ("reports_power", "reports_throttling"):
         monkeypatch.setattr(device_checks, name, lambda: False)
     found = {item.check: item.text for item in device_checks.check_power()}
     assert found["battery"].startswith("not known on this system")

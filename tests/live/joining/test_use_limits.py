@@ -104,5 +104,5 @@ def test_an_invalid_battery_limit_is_refused() -> None:
 
 
 def test_a_battery_limit_is_refused_where_no_battery_can_be_read(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"does not tell its battery.*leave --min-battery out"):
+    with pytest.raises(SettingError, match=r"does not report its battery.*leave --min-battery out"):
         UseLimits(min_battery_percent=30, power_supply=tmp_path / "missing")

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from errno import EIO, ENOSPC
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
 
 from melisma.cycle import commands, events
-from melisma.errors import BusyError
+from melisma.errors import BusyError, DataError
 from melisma.runs.journal import Journal
 from melisma.runs.journal_database import Database, Statement
 from melisma.runs.recovery import RecoveredRun
@@ -95,6 +95,44 @@ async def test_a_learner_that_registers_writes_no_records_of_a_step_that_waits(
     assert run.store.journal.get("of the step") == b"content"
     disk.room = 100
     await remote.register(0, "another-session-of-a")
+
+
+async def test_a_disk_that_stays_full_ends_the_run_without_a_traceback_for_each_update(
+    served: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await take_assignments(remote, 0, 1)
+    notes = list[str]()
+    run.store.on_note = notes.append
+
+    def fill(*_: Any) -> None:
+        raise OSError(ENOSPC, "no space left on device")
+
+    monkeypatch.setattr("melisma.live.orchestrator.full_disk.PATIENCE_S", 0.05)
+    monkeypatch.setattr("melisma.live.orchestrator.full_disk.PAUSE_S", 0.001)
+    monkeypatch.setattr(run.store._updates, "write", fill)
+    uploads = [remote.upload_update(learner, header(), GOOD_UPDATE) for learner in (0, 1)]
+    replies = await asyncio.gather(*uploads, return_exceptions=True)
+    assert [type(reply) for reply in replies] == [BusyError, BusyError]
+    assert isinstance(run.orchestrator.finished.exception(), OSError)
+    assert len(notes) == 1
+    assert not caplog.records
+
+
+async def test_an_update_for_a_folder_that_was_deleted_ends_the_run_with_that_error(
+    served: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await take_assignments(remote, 0, 1)
+    rmtree(run.store.folder)
+    with pytest.raises(BusyError):
+        await remote.upload_update(0, header(), GOOD_UPDATE)
+    error = run.orchestrator.finished.exception()
+    assert isinstance(error, DataError)
+    assert "was deleted while the run went on" in str(error)
+    assert not caplog.records
 
 
 async def test_updates_stay_recorded_until_their_average_is(

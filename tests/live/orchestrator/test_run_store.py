@@ -95,7 +95,7 @@ def test_updates_that_do_not_count_are_deleted_with_the_next_average(store: RunS
     close_cycle(store, aggregate(2, [0], []))
     assert store.parameters["weight"].tolist() == [3.0] * 4
     assert not list((store.folder / "updates").rglob("*.update"))
-    assert not store._accepted
+    assert not len(store._updates)
 
 
 def guarded_store(folder: Path, rule: str = "clip") -> RunStore:

@@ -17,7 +17,8 @@ from melisma import axon
 from melisma.axon.server.authentication import ANONYMOUS, Credentials
 from melisma.errors import MelismaError
 from melisma.live.peer.admission import Admission, ControlToken
-from melisma.live.peer.messenger import MessageReceived, Messenger
+from melisma.live.peer.messenger import Messenger
+from melisma.live.peer.network_events import MessageReceived
 from melisma.peer import messages
 from melisma.peer.keyring import KeyRing
 from melisma.peer.proofs import NodeKey, content_to_sign

@@ -72,7 +72,7 @@ def test_a_neighbour_that_answers_and_sends_nothing_is_not_waited_for(
     nodes: NodeThreads, stack: ExitStack
 ) -> None:
     member = Member("x", stack)
-    options: dict[str, Any] = {"token": TOKEN, "patience_s": 0.5, "iterations": 200}
+    options: dict[str, Any] = {"token": TOKEN, "patience_s": 1.5, "iterations": 200}
     config = msgspec.structs.replace(
         nodes.config("a", "x", **options), addresses={"x": member.address}
     )

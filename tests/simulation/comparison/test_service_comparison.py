@@ -74,7 +74,11 @@ def test_a_comparison_has_the_five_metrics_of_each_scheme_with_intervals() -> No
         compared.interval("mmtt-ideal", "mean_cycle_s").mean
         - compared.interval("med", "mean_cycle_s").mean
     )
+    used, lost = compared.interval("med", "capacity_used").mean, compared.capacity_lost("med")
+    assert used + sum(lost.values()) == pytest.approx(1)
     values = compared.as_dict()
+    assert values["schemes"][0]["capacity_lost"] == lost
+    assert values["schemes"][0]["runs"][0]["capacity_lost"].keys() == lost.keys()
     assert [each["scheme"] for each in values["schemes"]] == ["med", "mmtt-ideal", "venn"]
     assert values["schemes"][0]["runs"][0]["figures"]["satisfaction"] <= 1.0
     assert "satisfaction" in str(compared.table())

@@ -11,6 +11,8 @@ from melisma.cycle.ragged import RaggedArray
 from melisma.runs.trace import Step
 from melisma.simulation.invariants.invariants import Invariants, run_checked
 from melisma.simulation.invariants.violations import InvariantError
+from melisma.testing import ScriptedMachine
+from melisma.testing import make_task as make_scripted_task
 from tests.simulation.scenarios import make_scenario, run_steps
 
 FAULTS = "partition 1 at 12 for 100"
@@ -52,7 +54,7 @@ def altered(kind: type, change: Any) -> Any:
         (altered(commands.Aggregate, heavier), "has weight"),
         (altered(commands.Aggregate, twice), "counts twice"),
         (altered(commands.Aggregate, one_missing), "arrived does not count"),
-        (altered(commands.Dispatch, dealt_again), "dealt again|a shard twice|to two learners"),
+        (altered(commands.Dispatch, dealt_again), "both train shards"),
         (without(commands.Withdraw), "neither in nor dropped"),
         (without(commands.Aggregate), "never closed"),
         (altered(commands.Dispatch, lambda c: replace(c, tail_s=0.0)), "is still open at"),
@@ -129,6 +131,41 @@ def test_shards_that_are_not_handed_on_are_a_violation() -> None:
     ):
         with pytest.raises(InvariantError, match=message):
             check_all([alter(step) for step in plain])
+
+
+def steps_of_late_joiner(bounds: dict[str, int], late: int) -> list[Step]:
+    """Return the steps of a cycle that a learner joins with `late` shards."""
+    script = ScriptedMachine(make_scripted_task(**RULES), [*bounds, "late"])
+    script.join(0.0)
+    script.report_bounds(0.0, bounds)
+    script.reach(2.0)
+    script.report_bounds(3.0, {"late": late})
+    return script.trace
+
+
+def test_a_late_joiner_with_shards_of_another_learner_is_a_violation() -> None:
+    """Unless all shards are with learners, so that only copies are left."""
+    steps = steps_of_late_joiner({"a": 6, "b": 4}, 5)
+    (first, late) = (c for step in steps for c in step.commands if type(c) is commands.Dispatch)
+    taken = first.shards.values[: late.shards.values.size]
+
+    def copied(command: commands.Dispatch) -> commands.Dispatch:
+        if command is first:
+            return command
+        return replace(command, shards=replace(command.shards, values=taken))
+
+    def check(steps: list[Step]) -> None:
+        invariants = Invariants()
+        for step in steps:
+            invariants.check(step)
+
+    check(steps)
+    with pytest.raises(InvariantError, match="both train shards"):
+        check([altered(commands.Dispatch, copied)(step) for step in steps])
+    full = steps_of_late_joiner({"a": 10, "b": 10}, 5)
+    first, late = (c for step in full for c in step.commands if type(c) is commands.Dispatch)
+    assert np.intersect1d(first.shards.values, late.shards.values).size
+    check(full)
 
 
 def test_time_that_goes_back_is_a_violation() -> None:

@@ -318,7 +318,13 @@ def test_the_metrics_of_all_tasks_are_means_over_their_cycles() -> None:
     assert report.fulfilment == pytest.approx(np.mean([c.fulfilment for c in cycles]))
     assert report.drop_rate == pytest.approx(1 - report.fulfilment)
     assert report.occupancy == pytest.approx(np.mean([c.occupancy for c in cycles]))
+    used, allowed = np.sum([c.used_and_allowed_visits for c in cycles], axis=0)
+    assert report.capacity_used == pytest.approx(used / allowed)
+    lost = sum(c.lost_visits for c in cycles) / allowed
+    assert list(report.capacity_lost.values()) == pytest.approx(lost)
+    assert report.capacity_used + sum(report.capacity_lost.values()) == pytest.approx(1)
     values = report.as_dict()
+    assert values["capacity_lost"] == report.capacity_lost
     assert values["satisfaction"] == report.satisfaction
     assert [each["task"]["name"] for each in values["tasks"]] == ["first", "second", "third"]
     assert values["rounds"][0]["planned_s"].keys() == {"first", "second", "third"}

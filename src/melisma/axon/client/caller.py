@@ -33,6 +33,8 @@ from melisma.errors import (
     UnreachableError,
 )
 
+FIRST_POLL_S = 1.0
+"""Time after which a caller first asks for a result that was not posted to it, in seconds."""
 POLL_S: Final = 30.0
 """Time that one request for a duplex result waits at the worker, in seconds."""
 MAX_FAILED_POLLS: Final = 8
@@ -105,13 +107,13 @@ class Caller:
     async def result(self, pool: ConnectionPool, call_id: str, deadline_at: float | None) -> Any:
         """Wait for the result of a duplex call; the worker then discards it."""
         posted = self.callbacks.expect(call_id) if self.callbacks else None
-        failed_polls, callback_wait_s = 0, 0.5
+        failed_polls, callback_wait_s = 0, FIRST_POLL_S
         while True:
             wait_s = seconds_until(deadline_at, POLL_S)
             if posted is not None:
-                callback_wait_s = min(2 * callback_wait_s, POLL_S)
                 if await pool.wait(posted, min(wait_s, callback_wait_s)):
                     return self.value(posted.result())
+                callback_wait_s = min(2 * callback_wait_s, POLL_S)
                 wait_s = 0.0
             target = f"/calls/{call_id}?wait_s={wait_s:.3f}"
             try:

@@ -5,6 +5,7 @@ from math import isnan
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from melisma.cli.views.run_view import format_capacity
 from melisma.cli.views.table_view import FigureTable, format_count
 from melisma.runs.report import Report
 from melisma.runs.service_report import ServiceReport
@@ -67,6 +68,7 @@ def _lines(report: ServiceReport) -> list[str]:
         if report.has_prices:
             line += f", the most expensive for {report.largest_cost:,.1f}"
         lines.append(line + (f" of {report.budget:g}" if report.budget is not None else ""))
+    lines += filter(None, [format_capacity(report.capacity_used, report.capacity_lost)])
     held = [(each.number, name, why) for each in report.rounds for name, why in each.held.items()]
     lines += [f"round {number}: {name} waited: {why}" for number, name, why in held[:MAX_HELD]]
     if len(held) > MAX_HELD:
@@ -93,6 +95,12 @@ def service_comparison_view(comparison: ServiceComparison) -> RenderableType:
         done, planned = len(comparison.runs), comparison.planned_runs
         notes.append(f"interrupted: {done} of {planned} runs have finished")
     for scheme in comparison.schemes:
+        used, lost = (
+            comparison.interval(scheme, "capacity_used").mean,
+            comparison.capacity_lost(scheme),
+        )
+        if capacity := format_capacity(used, lost):
+            notes.append(f"{scheme}: {capacity}")
         if failed := comparison.failures(scheme):
             first = f"seed {failed[0].seed}: {failed[0].reason}"
             notes.append(f"{scheme}: {len(failed)} of {count} failed; {first}")

@@ -46,7 +46,7 @@ SCORE_BATCH = 1000  # samples per evaluation step
 
 @dataclass(frozen=True, eq=False)
 class _Restored:
-    """What the next training goes on from; `origin` are the weights it began with, for prox."""
+    """The state from which the next training goes on; `origin` are its first weights, for prox."""
 
     optimizer: FunctionalOptimizer
     origin: list[Tensor]

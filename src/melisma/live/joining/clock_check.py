@@ -72,10 +72,10 @@ def describe_difference(ahead_s: float, synchronized: bool | None) -> str:
 def measure_clock_difference(
     address: str, certificate: Path | None = None, now_s: Callable[[], float] = time.time
 ) -> float | None:
-    """Return the seconds by which this clock is ahead of a worker's; None if it does not tell.
+    """Return the seconds by which this clock is ahead of a worker's; None if it does not report.
 
-    `address` has the fingerprint of the worker. It tells its time, in whole seconds, in the header
-    of any response to GET, also of one that refuses the caller.
+    `address` has the fingerprint of the worker. The header of any response to GET has its time in
+    whole seconds, also that of one that refuses the caller.
     """
     parsed = Address.parse(address)
     began_s = now_s()

@@ -25,8 +25,8 @@ from melisma.live.joining.clock_check import (
     measure_clock_difference,
 )
 from melisma.live.joining.speed_probe import SpeedProbe
-from melisma.live.joining.throttling import find_throttling, tells_throttling
-from melisma.live.joining.use_limits import PASSIVE_THREADS, read_battery, tells_power
+from melisma.live.joining.throttling import find_throttling, reports_throttling
+from melisma.live.joining.use_limits import PASSIVE_THREADS, read_battery, reports_power
 from melisma.live.learner.device_identity import DeviceState
 from melisma.live.learner.reach import FailedAddress, ReachedOrchestrator, reach_each
 
@@ -80,7 +80,7 @@ def check_packages(names: Sequence[str] = ("numpy", "safetensors", "cryptography
 
 
 def check_memory(meminfo: Path = MEMINFO, sysconf: Callable[[str], int] = os.sysconf) -> Finding:
-    """Check the memory that is free for a learner; only Linux tells it."""
+    """Check the memory that is free for a learner; only Linux reports it."""
     try:
         lines = meminfo.read_text().splitlines()
     except OSError:
@@ -97,7 +97,7 @@ def _check_total_memory(sysconf: Callable[[str], int]) -> Finding:
     except (OSError, ValueError):
         return Finding("memory", "warn", "not known on this system: a learner needs 0.3 GB")
     return _judge_memory(
-        total, f"{_gigabytes(total)} in all; this system does not tell how much is free"
+        total, f"{_gigabytes(total)} in all; this system does not report how much is free"
     )
 
 
@@ -137,7 +137,7 @@ def check_clocks(address: str, state: DeviceState, synchronized: bool | None = N
     certificate = state.identity if state.identity.exists() else None
     ahead_s = measure_clock_difference(address, certificate)
     if ahead_s is None:
-        return Finding("clocks", "ok", "the orchestrator does not tell its time")
+        return Finding("clocks", "ok", "the orchestrator does not report its time")
     problem = describe_difference(ahead_s, synchronized)
     if problem:
         return Finding("clocks", "warn", problem)
@@ -145,17 +145,17 @@ def check_clocks(address: str, state: DeviceState, synchronized: bool | None = N
 
 
 def check_power() -> Iterator[Finding]:
-    """Report the battery and signs of throttling, or that this system tells neither."""
+    """Report the battery and signs of throttling, or that this system reports neither."""
     if battery := read_battery():
         power = "with power" if battery.has_power else "on battery"
         yield Finding("battery", "ok", f"{battery.percent:.0f} %, {power}")
-    elif not tells_power():
+    elif not reports_power():
         yield Finding(
             "battery", "ok", "not known on this system: melisma join has no --min-battery"
         )
     reasons = find_throttling()
     yield from (Finding("throttling", "warn", f"slower: {reason}") for reason in reasons)
-    if not tells_throttling():
+    if not reports_throttling():
         text = "not known on this system: a slower device is found by its speed alone"
         yield Finding("throttling", "ok", text)
 

@@ -47,8 +47,8 @@ def find_throttling(
     return (*_pi_reasons(vcgencmd()), *_hot_zones(thermal), *_clock_limits(cpus))
 
 
-def tells_throttling(thermal: Path = THERMAL, cpus: Path = CPUS) -> bool:
-    """Return whether this system tells temperatures or clocks at all."""
+def reports_throttling(thermal: Path = THERMAL, cpus: Path = CPUS) -> bool:
+    """Return whether this system reports temperatures or clocks at all."""
     found = (*thermal.glob("thermal_zone*"), *cpus.glob("cpu[0-9]*/cpufreq"))
     return bool(found) or shutil.which("vcgencmd") is not None
 

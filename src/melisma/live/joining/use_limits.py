@@ -92,8 +92,8 @@ def read_battery(folder: Path = POWER_SUPPLY) -> Battery | None:
     return Battery(min(batteries), has_power) if batteries else None
 
 
-def tells_power(folder: Path = POWER_SUPPLY) -> bool:
-    """Return whether this system tells its batteries, if it has any."""
+def reports_power(folder: Path = POWER_SUPPLY) -> bool:
+    """Return whether this system reports its batteries, if it has any."""
     return folder.is_dir()
 
 
@@ -127,10 +127,10 @@ class UseLimits:
         percent = self.min_battery_percent
         if percent is not None and not 0 <= percent <= 100:
             raise SettingError(f"--min-battery is {percent:g}: use a percentage from 0 to 100")
-        if percent is not None and not tells_power(self.power_supply):
+        if percent is not None and not reports_power(self.power_supply):
             raise SettingError(
-                f"--min-battery is {percent:g}, but this system does not tell its battery: it has "
-                f"no {self.power_supply}, which only Linux has; leave --min-battery out"
+                f"--min-battery is {percent:g}, but this system does not report its battery: it "
+                f"has no {self.power_supply}, which only Linux has; leave --min-battery out"
             )
 
     def find_reason_to_pause(self) -> str | None:

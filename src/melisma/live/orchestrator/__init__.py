@@ -18,6 +18,8 @@
     session_records.py          the sessions of learners in the journal
     mailbox.py                  instructions that wait until a learner polls
     run_store.py                shards, parameters and updates on disk
+    accepted_updates.py         the updates that no average contains yet
+    update_averaging.py         the average of the updates on disk
     run_journal.py              the steps of the run, on disk before anything depends on them
     parameter_files.py          the parameters by version
     full_disk.py                waits a while for space on the disk

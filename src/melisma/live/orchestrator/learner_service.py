@@ -563,7 +563,7 @@ class LearnerService:
         except OSError as error:
             # The disk is full, for example: no other update can be kept either.
             self._handler.fail(error)
-            raise
+            raise BusyError("the disk of the orchestrator failed: call again later") from error
         finally:
             self._receiving.discard(assignment)
         try:

@@ -26,7 +26,7 @@ from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.combined_score import CombinedScore
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
-from melisma.live.orchestrator.full_disk import PATIENCE_S, PAUSE_S, WAITING
+from melisma.live.orchestrator.full_disk import PATIENCE_S, PAUSE_S
 from melisma.live.orchestrator.mailbox import InstructionFactory, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
@@ -192,7 +192,7 @@ class Orchestrator:
     def fail(self, error: BaseException) -> None:
         """End the run with an error."""
         if not self.finished.done():
-            self.finished.set_exception(error)
+            self.finished.set_exception(self._store.journal.explain(error))
 
     def _step(self, event: events.AnyEvent) -> None:
         """Let the machine decide, record the step, and carry out the commands."""
@@ -215,7 +215,7 @@ class Orchestrator:
     def _await_space(self, step: Step) -> None:
         if self._unwritten is None:
             self._give_up_at = self._loop.time() + PATIENCE_S
-            self._store.on_note(WAITING)
+            self._store.note_full_disk()
         self._unwritten = step
         self._loop.call_later(PAUSE_S, self._write_again)
 

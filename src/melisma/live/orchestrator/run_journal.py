@@ -84,18 +84,24 @@ class RunJournal:
         self._write()
 
     def _write(self, *steps: Step) -> None:
-        self._require_folder()
+        # SQLite would go on in the files that have no name any more.
+        if not self.journal.path.exists():
+            raise self._deletion()
         self.journal.write(*steps)
         self._written += 1
 
-    def _require_folder(self) -> None:
-        if not self.journal.path.exists():
-            folder = self.journal.path.parent
-            raise DataError(
-                f"the folder of the run was deleted while the run went on: {folder}; its trace and "
-                "its model are written to a new folder of that name, from which melisma run "
-                "--start goes on"
-            )
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the cause of an error: one of the disk, if the folder was deleted, is that."""
+        if isinstance(error, OSError) and not self.journal.path.exists():
+            return self._deletion()
+        return error
+
+    def _deletion(self) -> DataError:
+        return DataError(
+            f"the folder of the run was deleted while the run went on: {self.journal.path.parent}; "
+            "its trace and its model are written to a new folder of that name, from which "
+            "melisma run --start goes on"
+        )
 
     def downtime_s(self) -> float:
         """Return the seconds since the latest step of an earlier process."""
@@ -118,8 +124,7 @@ class RunJournal:
         try:
             await asyncio.to_thread(self.journal.sync)
             self._synced = target
-        except OSError:
-            self._require_folder()
-            raise
+        except OSError as error:
+            raise self.explain(error) from error
         finally:
             self._syncing = None

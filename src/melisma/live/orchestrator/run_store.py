@@ -17,8 +17,8 @@ when the journal that no longer refers to them is on disk.
 import asyncio
 import hashlib
 import shutil
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
@@ -38,25 +38,26 @@ from melisma.cycle.state import CycleState
 from melisma.errors import DataError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.server_settings import ServerSettings
-from melisma.learning.aggregation import (
-    SpooledUpdate,
-    StartShares,
-    UpdateSpool,
-    add_parameters,
-    weighted_mean,
-)
 from melisma.learning.data.shards import ShardFolder
-from melisma.learning.own_aggregation import OwnAggregation, UpdateStack
+from melisma.learning.own_aggregation import OwnAggregation
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.server.server_optimizer import ServerOptimizer
 from melisma.learning.step_normalization import normalize_changes, step_factors
 from melisma.learning.trainer import Score
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distance, norm_of
 from melisma.live.code_bundle import CodeBundle
+from melisma.live.orchestrator.accepted_updates import (
+    AcceptedUpdate,
+    AcceptedUpdates,
+    Assignment,
+    StoredUpdate,
+    delete_files,
+)
 from melisma.live.orchestrator.combined_score import CombinedScore
-from melisma.live.orchestrator.full_disk import wait_for_space
+from melisma.live.orchestrator.full_disk import PATIENCE_S, WAITING, wait_for_space
 from melisma.live.orchestrator.parameter_files import ParameterFiles, VersionRecord, model_name
 from melisma.live.orchestrator.run_journal import RunJournal
+from melisma.live.orchestrator.update_averaging import UpdateAveraging
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
 from melisma.runs.checkpoints import Checkpoints
 from melisma.runs.folder import (
@@ -68,39 +69,11 @@ from melisma.runs.model_versions import ModelVersions
 from melisma.runs.recovery import SNAPSHOT, Snapshot
 from melisma.runs.trace import Step
 
-Starts = Mapping[int, dict[str, NDArray[Any]] | None]
-"""The parameters that each cycle began with; None if they are damaged."""
 INITIAL_VERSION: Final = 0
 BEST: Final = "best"
 """The record with the quality of the best model."""
-UPDATE, VERSION = "update/", "version/"
-"""The first part of the names of records about updates, and about versions of the parameters."""
-
-
-class StoredUpdate(msgspec.Struct, frozen=True):
-    """An update on disk: its checksum, and its distance from the parameters it began with.
-
-    Without a guard the distance is not computed, and 0. An update that was stored by an earlier
-    process is `unchecked` until its file has been read.
-    """
-
-    checksum: int
-    distance: float
-    unchecked: bool = False
-
-
-@dataclass(frozen=True)
-class AcceptedUpdate:
-    """A spooled update, the cycle of its assignment, and what is known about its file.
-
-    `steps` are 0 unless the task normalises changes by them.
-    """
-
-    update: SpooledUpdate
-    cycle: int
-    stored: StoredUpdate
-    visits: int
-    steps: int = 0
+VERSION: Final = "version/"
+"""The first part of the names of records about versions of the parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,14 +115,13 @@ class RunStore:
     def __post_init__(self) -> None:
         self.folder = self.journal.journal.path.parent
         self._files = ParameterFiles(make_durable_folder(self.folder / PARAMETERS_FOLDER))
-        self._spool = UpdateSpool(self.folder / UPDATES_FOLDER, self.layout)
+        self._updates = AcceptedUpdates(self.folder / UPDATES_FOLDER, self.layout, self.journal)
+        self._averaging = UpdateAveraging(self.layout, self.aggregation)
         shards = self.shards.shards if self.shards is not None else []
         self._shard_refs = [ShardRef(s.number, s.sha256, s.size_bytes, s.samples) for s in shards]
-        self._accepted: dict[tuple[int, int, int], StoredUpdate] = {}
-        # Updates of the latest average, to be deleted when its result is on disk.
-        self._obsolete: list[tuple[int, int, int]] = []
         self._version_before = self.models.current  # before the latest step
         self._is_new = False  # whether this process created the run
+        self._noted_until_s = -inf  # until when the owner knows that the disk is full
 
     @property
     def shards_digest(self) -> str:
@@ -197,13 +169,8 @@ class RunStore:
         for name, content in self.journal.records(VERSION):
             version = int(name.removeprefix(VERSION))
             self._files.records[version] = msgspec.json.decode(content, type=VersionRecord)
-        for name, content in self.journal.records(UPDATE):
-            learner, cycle, attempt = map(int, name.removeprefix(UPDATE).split("-"))
-            stored = msgspec.json.decode(content, type=StoredUpdate)
-            self._accepted[learner, cycle, attempt] = msgspec.structs.replace(
-                stored, unchecked=True
-            )
-        self._delete_unknown_updates()
+        self._updates.resume()
+        delete_files(self._files.folder.glob("*.part"))
         if start is not None:
             self._add_version(dict(start))
         else:
@@ -224,14 +191,6 @@ class RunStore:
         self.guard.history = record.guard_history
         self._publish(models.current)
 
-    def _delete_unknown_updates(self) -> None:
-        """Delete updates that were never acknowledged: their learners send them again."""
-        _delete(self._files.folder.glob("*.part"))
-        known = {self._update_path(assignment) for assignment in self._accepted}
-        for path in (self.folder / UPDATES_FOLDER).iterdir():
-            if path not in known:
-                path.unlink()
-
     def _add_version(self, parameters: dict[str, NDArray[Any]]) -> None:
         self.parameters, version = parameters, self.models.latest + 1
         self._put_version(version, VersionRecord(self._files.write(version, parameters)))
@@ -249,19 +208,28 @@ class RunStore:
         self.journal.write(step)
         self._version_before, self.models = self.models.current, models
 
-    def spool(self, assignment: tuple[int, int, int], update: Arrays) -> StoredUpdate:
+    def spool(self, assignment: Assignment, update: Arrays) -> StoredUpdate:
         """Write the update of an assignment (learner, cycle, attempt) to disk, from any thread.
 
         Waits a while for space if the disk is full. Raises `DataError` if the update does not fit.
         """
-        name, (_, cycle, _) = update_name(assignment), assignment
-        path = wait_for_space(lambda: self._spool.add(name, update), self.on_note)
+        path = wait_for_space(lambda: self._updates.write(assignment, update), self._note_once)
         checksum = crc32(path.read_bytes())
         if self.guard.rule == "off":
             return StoredUpdate(checksum, 0.0)
         # Known before the cycle closes, so that aggregation reads every update only once.
-        start = self._find_start(cycle)
+        start = self._find_start(assignment[1])
         return StoredUpdate(checksum, 0.0 if start is None else distance(update, start))
+
+    def note_full_disk(self) -> None:
+        """Tell the owner that writes wait for space, once although many of them may wait."""
+        self._note_once(WAITING)
+
+    def _note_once(self, note: str) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._noted_until_s:
+            self._noted_until_s = now_s + PATIENCE_S
+            self.on_note(note)
 
     def _find_start(self, cycle: int) -> dict[str, NDArray[Any]] | None:
         """Return the parameters that a cycle began with; None if they are damaged, which is noted.
@@ -274,55 +242,30 @@ class RunStore:
             self.on_note(f"updates of cycle {cycle} are left out of the average: {error}")
             return None
 
-    def discard(self, assignment: tuple[int, int, int]) -> None:
+    def discard(self, assignment: Assignment) -> None:
         """Delete an update that was spooled and does not count."""
-        self._update_path(assignment).unlink(missing_ok=True)
+        self._updates.discard(assignment)
 
-    def accept(self, assignment: tuple[int, int, int], update: StoredUpdate) -> None:
+    def accept(self, assignment: Assignment, update: StoredUpdate) -> None:
         """Remember the spooled update of an assignment, with the next step that is recorded."""
-        self._accepted[assignment] = update
-        self.journal.put(_update_record(assignment), msgspec.json.encode(update))
-
-    def _update_path(self, assignment: tuple[int, int, int]) -> Path:
-        return self._spool.path(update_name(assignment))
+        self._updates.accept(assignment, update)
 
     def take_accepted(
-        self, command: Aggregate, kept: Collection[tuple[int, int, int]] = ()
+        self, command: Aggregate, kept: Collection[Assignment] = ()
     ) -> list[AcceptedUpdate]:
         """Return the updates of the command, late ones first; all but `kept` become obsolete.
 
         The command has all accepted updates whose weight is positive, but for those in `kept`.
         """
-        late, cycles = command.late, np.full(command.learners.size, command.cycle)
-        steps = np.concatenate([late.steps, command.steps])
-        rows = zip(
-            np.concatenate([late.learners, command.learners]).tolist(),
-            np.concatenate([late.cycles, cycles]).tolist(),
-            np.concatenate([late.attempts, command.attempts]).tolist(),
-            np.concatenate([late.weights, command.weights]).tolist(),
-            np.concatenate([late.visits, command.visits]).tolist(),
-            steps.tolist() or [0] * (late.learners.size + cycles.size),
-            strict=True,
-        )
-        updates = []
-        for learner, cycle, attempt, weight, visits, made in rows:
-            assignment = learner, cycle, attempt
-            update = SpooledUpdate(learner, weight, self._update_path(assignment))
-            updates.append(AcceptedUpdate(update, cycle, self._accepted[assignment], visits, made))
-        self._obsolete = [assignment for assignment in self._accepted if assignment not in kept]
-        for assignment in self._obsolete:
-            del self._accepted[assignment]
-        return updates
+        return self._updates.take(command, kept)
 
     def _is_readable(self, item: AcceptedUpdate) -> bool:
-        """Return whether the file of an update is as it was written, by an earlier process, too."""
-        path = item.update.path
-        if not item.stored.unchecked:
-            return True
-        if path.is_file() and crc32(path.read_bytes()) == item.stored.checksum:
-            return True
-        self.on_note(f"{path} is damaged or missing: this update is left out of the average")
-        return False
+        """Return whether the file of an update is as it was written; note one that is not."""
+        readable = item.is_readable
+        if not readable:
+            path = item.update.path
+            self.on_note(f"{path} is damaged or missing: this update is left out of the average")
+        return readable
 
     def aggregate(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> Aggregation:
         """Save the mean of the updates as the next version; keep the present one if none counts.
@@ -365,10 +308,12 @@ class RunStore:
         if not scaled:
             return Aggregation(self.models.current, guarded)
         self.guard.record(changes, scales)
-        parameters = self.server.apply(self.parameters, self._combine(scaled, starts))
+        parameters = self.server.apply(
+            self.parameters, self._averaging.combine(scaled, starts, self.parameters)
+        )
         version = self.models.latest + 1
-        record = wait_for_space(lambda: self._write_version(version, parameters), self.on_note)
-        wait_for_space(lambda: self._publish(version), self.on_note)
+        record = wait_for_space(lambda: self._write_version(version, parameters), self._note_once)
+        wait_for_space(lambda: self._publish(version), self._note_once)
         return Aggregation(version, guarded, record)
 
     def _write_version(self, version: int, parameters: dict[str, NDArray[Any]]) -> VersionRecord:
@@ -384,9 +329,7 @@ class RunStore:
         if result.record is not None:
             self._put_version(result.version, result.record)
             self.parameters = self._files.read(result.version)
-        for assignment in self._obsolete:
-            self.journal.put(_update_record(assignment), None)
-        return [self._update_path(assignment) for assignment in self._obsolete]
+        return self._updates.forget_obsolete()
 
     async def clean_up(self, updates: Sequence[Path]) -> None:
         """Delete updates, and versions that are no longer needed, when the journal is on disk."""
@@ -396,55 +339,20 @@ class RunStore:
         for version in versions:
             self.journal.put(f"{VERSION}{version}", None)
         paths = [*updates, *self._files.forget(versions)]
-        await asyncio.to_thread(_delete, paths)
+        await asyncio.to_thread(delete_files, paths)
 
     def _put_version(self, version: int, record: VersionRecord) -> None:
         self._files.records[version] = record
         self.journal.put(f"{VERSION}{version}", msgspec.json.encode(record))
-
-    def _combine(
-        self, updates: Sequence[AcceptedUpdate], starts: Starts
-    ) -> dict[str, NDArray[Any]]:
-        """Return the aggregate of the updates: their mean, or what the user's function returns."""
-        if self.aggregation is None:
-            return self._average(updates, starts)
-        return self.aggregation(*self._stack(updates, starts), self.parameters)
-
-    def _stack(
-        self, updates: Sequence[AcceptedUpdate], starts: Starts
-    ) -> tuple[dict[str, NDArray[Any]], Floats]:
-        """Return all updates in memory, in the order of learners, and their weights."""
-        ordered = sorted(updates, key=lambda item: (item.update.learner, item.cycle))
-        stack = UpdateStack(self.layout, len(ordered))
-        for row, item in enumerate(ordered):
-            start = starts[item.cycle]
-            assert start is not None
-            arrays = self.layout.unpack(item.update.path.read_bytes())
-            rows = {name: array[None] for name, array in arrays.items()}
-            stack.set(slice(row, row + 1), rows, start, self.parameters)
-        scales = np.array([item.update.scale for item in ordered])
-        scaled = stack.take_scaled(np.arange(len(ordered)), self.parameters, scales)
-        return scaled, np.array([item.update.weight for item in ordered])
-
-    def _average(
-        self, updates: Sequence[AcceptedUpdate], starts: Starts
-    ) -> dict[str, NDArray[Any]]:
-        """Return the weighted mean, with the changes of late updates."""
-        mean = weighted_mean(self.layout, [item.update for item in updates])
-        groups = [
-            StartShares(
-                share, scaled, None if starts[started] is self.parameters else starts[started]
-            )
-            for started, (share, scaled) in _shares_by_cycle(updates).items()
-        ]
-        return add_parameters(mean, self.parameters, groups)
 
     def keep_checkpoint(self, cycle: int, score: Score | CombinedScore) -> None:
         """Keep the model of a cycle, if the task asks for it and its loss is finite."""
         if self.checkpoints is not None and isfinite(score.loss):
             accuracy = score.accuracy if isfinite(score.accuracy) else None
             keep = self.checkpoints.keep
-            wait_for_space(lambda: keep(cycle, self.parameters, accuracy, score.loss), self.on_note)
+            wait_for_space(
+                lambda: keep(cycle, self.parameters, accuracy, score.loss), self._note_once
+            )
 
     def put_best(self) -> None:
         """Remember the quality of the best model, with the next step that is recorded."""
@@ -484,7 +392,7 @@ class RunStore:
             if ended:
                 shutil.rmtree(self.folder / UPDATES_FOLDER, ignore_errors=True)
                 kept = {INITIAL_VERSION, self.models.current}
-                _delete(self._files.forget(set(self._files.records) - kept))
+                delete_files(self._files.forget(set(self._files.records) - kept))
         finally:
             self.journal.journal.close()
             if unused:
@@ -523,29 +431,3 @@ class RunStore:
             replace_durably(part, model)
             # A link to the same file is not replaced.
             part.unlink(missing_ok=True)
-
-
-def _shares_by_cycle(updates: Sequence[AcceptedUpdate]) -> dict[int, tuple[float, float]]:
-    """Return by cycle of the assignments the share of all weights, and that of scaled changes."""
-    total = sum(item.update.weight for item in updates)
-    sums: defaultdict[int, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
-    for item in updates:
-        share, scaled = sums[item.cycle]
-        weight = item.update.weight / total
-        sums[item.cycle] = share + weight, scaled + item.update.scale * weight
-    return dict(sums)
-
-
-def _delete(paths: Iterable[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
-
-
-def update_name(assignment: tuple[int, int, int]) -> str:
-    """Return the name of the file of an update: numbers of learner, cycle and attempt."""
-    return "-".join(map(str, assignment))
-
-
-def _update_record(assignment: tuple[int, int, int]) -> str:
-    """Return the name of the record of an update."""
-    return UPDATE + update_name(assignment)

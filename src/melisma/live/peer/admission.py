@@ -32,6 +32,8 @@ from melisma.peer.proofs import (
 MAX_MEETINGS = 1024
 MEETING_S = 30.0
 """The time in which a caller must answer with its own proof."""
+IDENTIFY_S = 2.0
+"""The time that a node is given to identify itself."""
 NOT_ADMITTED = "this node has not admitted the sender: prove the token of the group first"
 
 

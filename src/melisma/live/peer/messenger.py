@@ -1,4 +1,4 @@
-"""Messages between nodes over Axon: received by calls, sent until a call returns.
+"""Messages between nodes over Axon: received by calls, and sent by an outbox for each neighbour.
 
 Both ends prove to know the token of the group before the first message, and each message is signed
 by its sender for its receiver. Every message carries the address of its sender, so that nodes that
@@ -18,71 +18,27 @@ import msgspec
 
 from melisma import axon
 from melisma.axon.server.authentication import OWNER
-from melisma.errors import (
-    BusyError,
-    LostError,
-    MelismaError,
-    RefusedError,
-    SettingError,
-    TooLargeError,
-    UnauthorizedError,
+from melisma.errors import BusyError, MelismaError, SettingError, UnauthorizedError
+from melisma.live.peer.admission import IDENTIFY_S, NOT_ADMITTED, Admission, is_protected
+from melisma.live.peer.network_events import (
+    MessageReceived,
+    NameRefused,
+    NeighbourUnreachable,
+    NetworkEvent,
 )
-from melisma.live.peer.admission import NOT_ADMITTED, Admission, is_protected
+from melisma.live.peer.outbox import RETRY_S, Outbox
 from melisma.peer import messages
 from melisma.peer.group import NODE_NAME
 from melisma.peer.neighbour import Neighbour
-from melisma.peer.proofs import SIGNATURE_BYTES, content_to_sign, is_signed
+from melisma.peer.proofs import content_to_sign, is_signed
 
-IDENTIFY_S = 2.0
-"""The time that a node is given to identify itself."""
-MEETING_SHARE = 0.1
-"""The share of the patience that an announced address is given to prove itself."""
-MAX_CANDIDATES = 4
-"""The number of announced addresses that are tried in one attempt."""
-RETRY_S = 0.2
 MAX_RECEIVED_MESSAGES = 64
 """The number of messages of one node that may wait to be handled."""
 MAX_QUEUED_MESSAGES = 200
 """The number of messages to one neighbour after which it counts as too slow."""
-PERMANENT_ERRORS = (RefusedError, TooLargeError, SettingError)
-"""Errors for which a second attempt is useless."""
 DECODER: msgspec.msgpack.Decoder[messages.Message] = msgspec.msgpack.Decoder(messages.Message)
 
 
-@dataclass(frozen=True)
-class MessageReceived:
-    """A message arrived, signed with `key`; `number` is that of the inbox on disk, or 0."""
-
-    message: messages.Message
-    key: str = ""
-    number: int = 0
-
-
-@dataclass(frozen=True)
-class MessageAcknowledged:
-    """A message that was sent arrived; the call took that long. None if it was rejected."""
-
-    number: int
-    round_trip_s: float | None
-
-
-@dataclass(frozen=True)
-class NameRefused:
-    """A node that knows the token asked for a name that belongs to another key."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class NeighbourUnreachable:
-    """A neighbour does not answer any more."""
-
-    name: str
-    reason: str
-
-
-NetworkEvent = MessageReceived | MessageAcknowledged | NameRefused | NeighbourUnreachable
 LookUp = Callable[[str], Sequence[str]]
 Keep = Callable[[messages.Message, str], int]
 """Write a received message with its key to disk; return its number, 0 if it is not kept."""
@@ -295,126 +251,3 @@ def _is_usable(address: str) -> bool:
         return is_protected(address)
     except SettingError:
         return False
-
-
-class Outbox:
-    """Sends messages to one neighbour in order, in a thread of its own."""
-
-    def __init__(self, messenger: Messenger, to: str) -> None:
-        self._messenger, self._to = messenger, to
-        self.queue: SimpleQueue[tuple[int, bytes] | None] = SimpleQueue()
-        self._remote: tuple[str, axon.Remote] | None = None
-        self._reason, self._proved = "", False
-        self._tried = 0
-        self.thread = threading.Thread(target=self._run, name=f"to-{to}", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        messenger = self._messenger
-        while (queued := self.queue.get()) is not None:
-            number, content = queued
-            start_s = time.monotonic()
-            rejection = self._send(content, start_s + messenger.patience_s)
-            if rejection is None:
-                # Each of the messages behind it would take as long again.
-                closed = self.clear()
-                messenger.events.put(NeighbourUnreachable(self._to, self._reason))
-                if closed:
-                    break
-            elif rejection:
-                rejected = messages.Rejected(
-                    sender=self._to,
-                    incarnation=0,
-                    to_incarnation=messenger.admission.incarnation,
-                    reason=rejection,
-                )
-                key = messenger.admission.keyring.key_of(self._to)
-                messenger.reject(rejected, key or "")
-                messenger.events.put(MessageAcknowledged(number, None))
-            else:
-                round_trip_s = time.monotonic() - start_s
-                messenger.events.put(MessageAcknowledged(number, round_trip_s))
-        if self._remote is not None:
-            self._remote[1].__exit__()
-
-    def clear(self) -> bool:
-        """Drop all queued messages; return whether the outbox was closed behind them."""
-        while not self.queue.empty():
-            if self.queue.get() is None:
-                self.queue.put(None)
-                return True
-        return False
-
-    def _send(self, content: bytes, until_s: float) -> str | None:
-        """Try until it arrives; return a rejection, an empty string, or None if out of time."""
-        messenger = self._messenger
-        while (left_s := until_s - time.monotonic()) > 0:
-            try:
-                self._forget_old_address()
-                if self._remote is None and (refusal := self._connect(left_s)):
-                    return refusal
-                if self._remote is not None:
-                    return self._deliver(self._remote[1], content, left_s)
-            except (BusyError, LostError) as error:
-                # It may have arrived; it is counted, and sent again.
-                messenger.count_sent(len(content))
-                self._reason = str(error)
-            except UnauthorizedError as error:
-                # A node that restarted has forgotten whom it had admitted.
-                self._remote, self._reason = None, str(error)
-                if not self._proved:
-                    return self._reason
-            except PERMANENT_ERRORS as error:
-                return str(error) or type(error).__name__
-            except Exception as error:  # noqa: BLE001 - no error may end the thread
-                self._remote, self._reason = None, str(error) or type(error).__name__
-            time.sleep(min(RETRY_S, max(0.0, until_s - time.monotonic())))
-        return None
-
-    def _deliver(self, remote: axon.Remote, content: bytes, left_s: float) -> str:
-        messenger, key = self._messenger, self._messenger.admission.key
-        address = messenger.address
-        signature = key.sign(content_to_sign(self._to, address, content))
-        deliver = remote(deadline_s=left_s).deliver
-        rejection = str(deliver(content, address, key.public, signature))
-        messenger.count_sent(len(content) + SIGNATURE_BYTES)
-        return rejection
-
-    def _forget_old_address(self) -> None:
-        if self._remote is not None and self._remote[0] != self._messenger.addresses.get(self._to):
-            self._remote[1].__exit__()
-            self._remote = None
-
-    def _connect(self, left_s: float) -> str:
-        """Connect to the first address that proves to be the neighbour; return a refusal."""
-        messenger = self._messenger
-        given = self._to in messenger.addresses
-        addresses = messenger.addresses_of(self._to)
-        if not given:
-            addresses = self._candidates(addresses)
-            left_s = min(left_s, max(IDENTIFY_S, MEETING_SHARE * messenger.patience_s))
-        self._reason = "its address is unknown"
-        for address in addresses:
-            remote = axon.connect(address)
-            try:
-                refusal = messenger.admission.meet(remote, address, self._to, left_s)
-            except MelismaError as error:
-                remote.__exit__()
-                if given:
-                    raise
-                # An impostor may be found beside the neighbour.
-                self._reason = str(error)
-                continue
-            self._remote, self._proved = (address, remote), True
-            messenger.addresses.setdefault(self._to, address)
-            return refusal
-        return ""
-
-    def _candidates(self, addresses: list[str]) -> list[str]:
-        """Return some of the announced addresses, others at each attempt.
-
-        Impostors may announce any number of them, and may not answer.
-        """
-        start = self._tried % max(1, len(addresses))
-        self._tried += MAX_CANDIDATES
-        return [*addresses[start:], *addresses[:start]][:MAX_CANDIDATES]

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import NoReturn
@@ -20,15 +21,16 @@ from safetensors.numpy import save
 from melisma import axon
 from melisma.atomic import write_atomic
 from melisma.axon.address import Address
-from melisma.errors import DataError, MelismaError
+from melisma.errors import DataError
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import DataSet
 from melisma.learning.stepper import Stepper, stepper_for
 from melisma.live.peer.admission import Admission, ControlToken, is_protected, load_node_key
-from melisma.live.peer.messenger import (
+from melisma.live.peer.messenger import Messenger
+from melisma.live.peer.neighbour_lookup import look_up_addresses
+from melisma.live.peer.network_events import (
     MessageAcknowledged,
     MessageReceived,
-    Messenger,
     NameRefused,
     NeighbourUnreachable,
     NetworkEvent,
@@ -54,8 +56,6 @@ STOP_GRACE_S = 30.0
 PROGRESS_S = 0.5
 MAX_WAIT_S = 0.2
 BEGIN_CHECK_S = 0.1
-DISCOVER_S = 1.0
-"""The time to wait for answers on the local network."""
 MESSAGE_BYTES = 65536
 """The size of a message without its update or model."""
 SMALL_BODY_BYTES = 8192
@@ -96,7 +96,7 @@ class NodeRunner:
             self._admission,
             config.settings.patience_s,
             dict(config.addresses),
-            self._look_up,
+            partial(look_up_addresses, config),
             status=self._progress,
             expected=frozenset(config.neighbours),
             keep=self._store.keep,
@@ -383,28 +383,3 @@ class NodeRunner:
         if self.config.folder is not None:
             path = Path(self.config.folder) / REPORTS_FOLDER / f"{report.name}.json"
             write_atomic(path, msgspec.json.encode(report), mode=0o600)
-
-    def _look_up(self, name: str) -> list[str]:
-        """Return addresses of a neighbour on the notice board or the local network."""
-        config = self.config
-        try:
-            if config.board is not None:
-                listed = axon.workers(config.board)
-                return _latest_addresses(name, {each.name: each.address for each in listed})
-            if config.discover:
-                discovered = axon.discover(DISCOVER_S)
-                return _latest_addresses(name, {each.name: each.address for each in discovered})
-        except MelismaError:
-            return []
-        return []
-
-
-def _latest_addresses(name: str, addresses: Mapping[str, str]) -> list[str]:
-    """Return the addresses that are announced for a node, of its last incarnations first."""
-    found = [
-        (int(incarnation), worker)
-        for worker in addresses
-        for node, _, incarnation in [worker.rpartition(".")]
-        if node == name and incarnation.isdecimal()
-    ]
-    return [addresses[worker] for _, worker in sorted(found, reverse=True)]

@@ -6,6 +6,7 @@ reached the accuracy is counted as such, and left out of the means.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isclose, isfinite, nan
@@ -85,9 +86,7 @@ class Comparison:
 
     def capacity_lost(self, scheme: str) -> dict[str, float]:
         """Return the mean fraction of capacity that a scheme lost to each cause."""
-        runs = [run for run in self.runs_of(scheme) if run.completed]
-        causes = runs[0].capacity_lost if runs else {}
-        return {cause: fmean(run.capacity_lost[cause] for run in runs) for cause in causes}
+        return mean_by_cause(run.capacity_lost for run in self.runs_of(scheme) if run.completed)
 
     def interval(self, scheme: str, figure: str) -> Interval:
         """Return a figure of a scheme, over its completed runs."""
@@ -201,6 +200,12 @@ def _lowest_accuracy(runs: tuple[ComparedRun, ...]) -> Target:
     """Return the accuracy that all completed runs reached."""
     final = [run.accuracy for run in runs if run.completed and isfinite(run.accuracy)]
     return Target(min(final), "lowest") if final else Target()
+
+
+def mean_by_cause(losses: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the mean fraction of capacity lost to each cause, over runs."""
+    runs = list(losses)
+    return {cause: fmean(run[cause] for run in runs) for cause in (runs[0] if runs else {})}
 
 
 def subtract(value: float, other: float) -> float:

@@ -6,7 +6,7 @@ counted as such, and left out of the means.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import nan
 from pathlib import Path
@@ -17,7 +17,7 @@ from melisma.errors import SettingError, suggest
 from melisma.fleet.fleet import Fleet
 from melisma.runs.service_report import METRICS, ServiceReport
 from melisma.simulation.comparison.compared_run import COMPLETED
-from melisma.simulation.comparison.comparison import encode, subtract
+from melisma.simulation.comparison.comparison import encode, mean_by_cause, subtract
 from melisma.simulation.comparison.comparison_table import ComparisonTable
 from melisma.simulation.comparison.figures import format_interval
 from melisma.simulation.comparison.interval import Interval
@@ -39,20 +39,26 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class ServiceRun:
-    """The figures of one run of all tasks; `reason` says why the first one failed."""
+    """The figures of one run of all tasks; `reason` says why the first one failed.
+
+    `capacity_lost` has the fractions of capacity that were not used, by cause.
+    """
 
     scheme: str
     seed: int
     outcome: str
     reason: str
     figures: dict[str, float]
+    capacity_lost: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_report(cls, report: ServiceReport, seed: int) -> "ServiceRun":
         """Return the figures of a report."""
         failed = [each.reason for each in report.tasks if each.outcome == "failed"]
         figures = {name: float(getattr(report, name)) for name in FIGURES}
-        return cls(report.scheme, seed, report.outcome, "".join(failed[:1]), figures)
+        reason = "".join(failed[:1])
+        lost = report.capacity_lost
+        return cls(report.scheme, seed, report.outcome, reason, figures, lost)
 
     @property
     def completed(self) -> bool:
@@ -91,6 +97,12 @@ class ServiceComparison:
         pairs = zip(values, others, strict=True)
         return Interval.from_values(subtract(value, other) for value, other in pairs)
 
+    def capacity_lost(self, scheme: str) -> dict[str, float]:
+        """Return the mean fraction of capacity that a scheme lost to each cause."""
+        return mean_by_cause(
+            run.capacity_lost for run in self.runs if run.scheme == scheme and run.completed
+        )
+
     def table(self) -> ComparisonTable:
         """Return the figures of all schemes as a table."""
         shown = [name for name in COLUMNS if self.has_prices or name != "largest_cost"]
@@ -109,6 +121,7 @@ class ServiceComparison:
                 "scheme": scheme,
                 "failed": len(self.failures(scheme)),
                 "figures": {name: vars(self.interval(scheme, name)) for name in FIGURES},
+                "capacity_lost": self.capacity_lost(scheme),
                 "differences": {name: vars(self.difference(scheme, name)) for name in FIGURES},
                 "runs": [vars(run) for run in self.runs if run.scheme == scheme],
             }

@@ -1,9 +1,10 @@
 """Invariants of shards: which learners get which shards, and when.
 
-Every shard is dealt before any is dealt again, none twice to one learner, and to two learners in a
-cycle only if more are wanted than exist. A shard is handed on only if the learner that had it does
-not train it any more; while there are shards to hand on, no request stays open and none is answered
-with others. Shards that no learner trained are dealt first in the next cycle, and those of a late
+Every shard is dealt before any is dealt again, none twice to one learner. No shard is trained under
+two assignments of a cycle, unless more are wanted than exist: copies are dealt only when all shards
+were, and never by an extension. A shard is handed on only if the learner that had it does not train
+it any more; while there are shards to hand on, no request stays open and none is answered with
+others. Shards that no learner trained are dealt first in the next cycle, and those of a late
 update that is lost from then on. Extensions have as many shards as were requested, at most.
 """
 
@@ -96,11 +97,11 @@ class ShardInvariants:
         sizes = self._local_samples[learner] if self._local_samples else self._samples
         record.samples[attempt] = int(sizes[shards].sum())
         record.shards[attempt] = numbers
-        if attempt > 1 and self._deals.size:
+        if self._deals.size and (attempt > 1 or len(self._dealt_now) < self._deals.size):
             self._check_alone(learner, numbers)
 
     def _check_alone(self, learner: int, numbers: set[int]) -> None:
-        """Check that no other learner trains, or has trained, shards of an extension."""
+        """Check that no other learner trains, or has trained, these shards in this cycle."""
         for other, record in self._records.open.items():
             if other != learner and (not record.closed or record.visits):
                 shared = sorted(numbers & record.all_shards)

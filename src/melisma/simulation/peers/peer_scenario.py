@@ -48,7 +48,7 @@ class PeerScenario:
 
 @dataclass
 class NodeDisk:
-    """What a node keeps on disk: its last snapshot, and the messages that arrived since."""
+    """The disk of a node: its last snapshot, and the messages that arrived since."""
 
     snapshot: bytes = b""
     inbox: list[ReceivedMessage] = field(default_factory=list)
