@@ -279,10 +279,15 @@ def prepare_task(
     A total time counts from the start of the run.
     """
     loaded, run = _load(task, scheme, folder, run_time, objects), new_run()
+    return prepare_loaded_task(loaded, _create_folder(folder, loaded.task, run), run)
+
+
+def prepare_loaded_task(loaded: LoadedTask, folder: Path, run: str) -> PreparedTask:
+    """Prepare the run of a loaded task on devices that join, in a folder that exists."""
     return PreparedTask(
         spec=_specify(run, loaded, NO_FLOATS),
         train=loaded.data.train,
-        folder=_create_folder(folder, loaded.task, run),
+        folder=folder,
         module_path=loaded.path,
     )
 

@@ -68,7 +68,9 @@ def test_the_folder_has_nothing_but_the_tasks_when_all_have_ended(
 ) -> None:
     _, report = two_tasks
     assert report.folder is not None
-    assert sorted(path.name for path in report.folder.iterdir()) == ["1-blobs", "2-small"]
+    assert sorted(path.name for path in report.folder.iterdir()) == [
+        *("1-blobs", "2-small", "service.db", "service.db-synced")
+    ]
 
 
 def test_a_cancelled_service_keeps_what_each_task_has(work_folder: Path) -> None:

@@ -37,6 +37,7 @@ from melisma.service import events
 
 TASK_NAMES: Final = "task{}"
 """The name of a task in the calls of its learners, by its number from 1."""
+LEAVING_CHECK_S: Final = 0.05
 OnStep = Callable[[int, Step], object]
 
 
@@ -61,6 +62,8 @@ class TaskHost:
         self.orchestrator: Orchestrator
         self.learners: LearnerService
         self.store: RunStore
+        self.has_left = False  # its learners know that it has ended
+        self._is_closed = False
         self._report: Report | None = None
 
     @property
@@ -172,10 +175,34 @@ class TaskHost:
         if not self.has_ended:
             self.mailboxes.close(resumable=True)
 
+    async def wait_for_leaving(self, timeout_s: float) -> None:
+        """Wait until all learners know that the task has ended, or for `timeout_s`."""
+        until_s = self.orchestrator.now() + timeout_s
+        while self.orchestrator.now() < until_s and any(
+            box.ready and not box.dismissed for box in self.mailboxes
+        ):
+            await asyncio.sleep(LEAVING_CHECK_S)
+        self.has_left = True
+
+    def describe_end(self) -> str:
+        """Return how the closed task has ended, in one line."""
+        name, report = self.prepared.task.name, self._report
+        return (
+            f"{name}: cancelled" if report is None else f"{name}: {report.outcome}: {report.reason}"
+        )
+
+    async def discard(self) -> None:
+        """Delete the files of a task that was not added to the service after all."""
+        self.orchestrator.finished.cancel()
+        await self.orchestrator.end()
+        self.store.close()
+        shutil.rmtree(self.prepared.folder, ignore_errors=True)
+
     async def close(self) -> None:
         """Wait for what goes on in the background, and release the files of the task."""
-        if self._report is not None:
+        if self._is_closed:
             return
+        self._is_closed = True
         orchestrator, folder = self.orchestrator, self.prepared.folder
         finished = orchestrator.finished
         ended = finished.done() and not finished.cancelled() and finished.exception() is None
@@ -183,15 +210,15 @@ class TaskHost:
         await orchestrator.end()
         for name in (DEVICES_FOLDER, SHARDS_FOLDER):
             shutil.rmtree(folder / name, ignore_errors=True)
-        self._report = Report.from_trace(self.store.journal.journal.steps())
+        if self.store.journal.journal.last:
+            report = Report.from_trace(self.store.journal.journal.steps())
+            self._report = replace(report, folder=folder)
+            with naming_kept_files(folder):
+                save_picture(report.plot, folder / PICTURE_FILE)
         self.store.close(ended=ended)
         remove_empty(folder)
 
     def report(self) -> Report:
-        """Return the report of the closed task, and save its picture."""
+        """Return the report of the closed task, which has had a step."""
         assert self._report is not None
-        folder = self.prepared.folder
-        with naming_kept_files(folder):
-            report = replace(self._report, folder=folder, model=self.store.model)
-            save_picture(report.plot, folder / PICTURE_FILE)
-        return report
+        return replace(self._report, model=self.store.model)

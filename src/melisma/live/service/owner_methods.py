@@ -1,0 +1,179 @@
+"""The methods of a service that its owner calls: submit, cancel, results and status of tasks."""
+
+from math import isnan
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from melisma.axon import Worker
+from melisma.errors import MelismaError, RefusedError
+from melisma.live import protocol
+from melisma.live.orchestrator.learner_authentication import check_owner
+from melisma.live.orchestrator.strict_methods import StrictMethods
+from melisma.service.service_state import TaskRecord, TaskStatus
+
+if TYPE_CHECKING:
+    from melisma.live.service.served_service import ServedService
+
+METHODS: Final = ("submit", "cancel_task", "result", "status")
+MAX_BODY_BYTES: Final = 64 << 10
+
+
+class ServedTask(msgspec.Struct, frozen=True):
+    """One task of a service; figures are None until they are known.
+
+    `state` is ``waiting``, ``running``, or the outcome of a task that has ended, and `reason` why.
+    `paid` is what its learners were paid so far.
+    """
+
+    name: str
+    number: int
+    state: str
+    cycle: int
+    cycles: int | None
+    accuracy: float | None
+    loss: float | None
+    reason: str
+    paid: float
+    folder: str
+
+
+class ServedLearner(msgspec.Struct, frozen=True):
+    """One device of a service; `state` is the task that it works for, or that it waits or left."""
+
+    name: str
+    state: str
+    host: str | None
+    last_seen_s: float
+    price: float
+
+
+class TasksStatus(msgspec.Struct, frozen=True, tag="tasks"):
+    """The state of a service of several tasks."""
+
+    run: str
+    scheme: str
+    budget: float | None
+    folder: str
+    tasks: tuple[ServedTask, ...]
+    learners: tuple[ServedLearner, ...]
+
+
+class OwnerMethods:
+    """Serves the owner of a service."""
+
+    def __init__(self, served: "ServedService") -> None:
+        self._served = served
+
+    def expose(self, worker: Worker) -> None:
+        """Let the owner call these methods."""
+        worker.expose(
+            StrictMethods(self),
+            METHODS,
+            name="",
+            max_body_bytes=MAX_BODY_BYTES,
+            check_caller=check_owner,
+        )
+
+    async def submit(self, path: str) -> Any:
+        """Add the task of a file on this machine; return it."""
+        try:
+            host = await self._served.submit(protocol.parse(path, protocol.ShortText))
+        except (MelismaError, OSError) as error:
+            raise RefusedError(str(error)) from error
+        return protocol.to_builtins(self._task(self._record(host.prepared.task.name)))
+
+    async def cancel_task(self, name: str) -> Any:
+        """End a task and keep its results so far; return it."""
+        record = self._record(name)
+        if not record.is_live:
+            raise RefusedError(f"task {record.task.name} has ended already: {record.outcome}")
+        self._served.service.cancel(record.number, "its owner cancelled it")
+        return protocol.to_builtins(self._task(record))
+
+    async def result(self, name: str) -> Any:
+        """Return the report of a task so far."""
+        report = self._served.report(self._record(name).number)
+        if report is None:
+            raise RefusedError(f"task {name} has not begun: there are no results yet")
+        return report.as_dict()
+
+    async def status(self) -> Any:
+        """Return a `TasksStatus` as built-in types."""
+        served, now_s = self._served, self._served.service.now()
+        learners = tuple(
+            ServedLearner(
+                name=each.name,
+                state=self._state_of(each.name) if each.is_present(now_s) else "left",
+                host=each.host,
+                last_seen_s=max(0.0, now_s - each.called_s),
+                price=each.price,
+            )
+            for each in served.learners
+        )
+        folder = served.folder
+        status = TasksStatus(
+            run=folder.run,
+            scheme=folder.scheme,
+            budget=folder.budget,
+            folder=str(folder.path),
+            tasks=tuple(map(self._task, served.records)),
+            learners=learners,
+        )
+        return protocol.to_builtins(status)
+
+    def _record(self, name: str) -> TaskRecord:
+        """Return the latest task of this name; raise `RefusedError` if there is none."""
+        records = self._served.records
+        named = [record for record in records if record.task.name == name]
+        if not named:
+            known = ", ".join(dict.fromkeys(record.task.name for record in records)) or "none"
+            raise RefusedError(f"no task is called {name!r}; tasks: {known}")
+        return named[-1]
+
+    def _task(self, record: TaskRecord) -> ServedTask:
+        served, host = self._served, self._served.service.hosts.get(record.number)
+        progress = None if host is None else host.progress
+        scored = progress.evaluated_cycle if progress is not None else None
+        current = progress.current_cycle if progress is not None else None
+        return ServedTask(
+            name=record.task.name,
+            number=record.number + 1,
+            state=self._state(record),
+            cycle=current.number if current else 0,
+            cycles=record.task.cycles,
+            accuracy=_known(scored.accuracy) if scored else None,
+            loss=_known(scored.loss) if scored else None,
+            reason=self._reason(record),
+            paid=record.account.paid,
+            folder=str(served.folder.folder_of(record.number)),
+        )
+
+    def _state(self, record: TaskRecord) -> str:
+        if record.status is TaskStatus.ENDED:
+            return record.outcome
+        return "running" if record.in_cycle else "waiting"
+
+    def _reason(self, record: TaskRecord) -> str:
+        """Return why a task waits or how it has ended."""
+        if record.status is TaskStatus.ENDED or record.in_cycle:
+            return ""
+        if not self._served.learners.present:
+            return "no device has joined: melisma join STRING on a device"
+        rounds = self._served.progress.rounds
+        held = rounds[-1].held.get(record.task.name) if rounds else None
+        if held is not None:
+            return held
+        return "its learners are measured" if record.request is None else "for the next round"
+
+    def _state_of(self, name: str) -> str:
+        """Return the task that a device works for now."""
+        for host in self._served.service.hosts.values():
+            for mailbox in host.mailboxes:
+                if mailbox.name == name and mailbox.open_work is not None:
+                    return host.prepared.task.name
+        return "waiting"
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else value

@@ -1,0 +1,286 @@
+"""`melisma orchestrate` without a task: serves devices, and the tasks that its owner submits.
+
+The folder of the service has its journal, and a run folder for each task. A service that is stopped
+keeps its queue: started again with the same folder it goes on with all tasks, and devices reconnect
+by themselves.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from melisma.backports import timeout
+from melisma.errors import MelismaError, SettingError
+from melisma.live.invitation import Invitation, OrchestrationObserver
+from melisma.live.orchestrator.learner_service import LearnerChange
+from melisma.live.orchestrator.learner_worker import learner_worker
+from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
+from melisma.live.orchestrator_settings import OrchestratorSettings
+from melisma.live.preparation import PreparedTask
+from melisma.live.protocol import TaskRef
+from melisma.live.reception import Reception, background
+from melisma.live.run_setup import Reachability, RunSetup
+from melisma.live.service.learner_numbers import LearnerNumbers
+from melisma.live.service.live_service import LiveService
+from melisma.live.service.owner_methods import OwnerMethods
+from melisma.live.service.service_folder import ServiceFolder
+from melisma.live.service.service_learners import ServiceLearner, ServiceLearners
+from melisma.live.service.task_host import TaskHost
+from melisma.runs.interruption import Cancellation, run_in_thread
+from melisma.runs.report import Report
+from melisma.runs.service_progress import ServiceProgress, ServiceStep
+from melisma.runs.service_report import ServiceReport
+from melisma.runs.trace import Step
+from melisma.service import commands
+from melisma.service.service_state import TaskRecord
+
+MAX_TASKS: Final = 16
+"""Tasks that can be queued or running at a time; each needs calls of every device."""
+PATIENCE_S: Final = 60.0
+"""Time after the first device is ready for a task in which the others are awaited."""
+LEAVE_S: Final = 5.0
+WATCH_S: Final = 0.5
+
+
+def serve_tasks(
+    folder: ServiceFolder,
+    settings: OrchestratorSettings,
+    observer: OrchestrationObserver,
+    cancellation: Cancellation | None = None,
+) -> ServiceReport:
+    """Serve devices and tasks until cancelled; return the report of all tasks so far."""
+    cancellation = cancellation or Cancellation()
+
+    def work() -> ServiceReport:
+        return asyncio.run(ServedService(folder, settings, observer).run(cancellation))
+
+    return run_in_thread(work, cancellation, "melisma-service")
+
+
+class ServedService:
+    """The parts of one service for devices that join."""
+
+    def __init__(
+        self,
+        folder: ServiceFolder,
+        settings: OrchestratorSettings,
+        observer: OrchestrationObserver,
+    ) -> None:
+        self.folder, self._settings, self._observer = folder, settings, observer
+        self.reception = Reception(settings, observer)
+        self.service = LiveService(folder.journal, self._record)
+        self.learners = ServiceLearners(folder.run, self.service.now, self._on_registered)
+        self.progress = ServiceProgress()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = asyncio.Event()
+
+    async def run(self, cancellation: Cancellation) -> ServiceReport:
+        """Serve until cancelled, or until the service fails."""
+        loop, recovered = asyncio.get_running_loop(), self.folder.recovered
+        hosts = self._restore() if recovered is not None else []
+        try:
+            async with AsyncExitStack() as stack:
+                await self._serve(stack, hosts)
+                if recovered is None:
+                    self.service.start(self.folder.scheme, self.folder.budget)
+                else:
+                    self.service.resume(recovered, hosts)
+                for host in hosts:
+                    host.resume()
+                    self._attend(host)
+                cancellation.on_request(lambda: loop.call_soon_threadsafe(self._stopped.set))
+                self.service.failed.add_done_callback(lambda _: self._stopped.set())
+                await self._stopped.wait()
+                cancellation.on_request(lambda: None)
+                await self._dismiss_learners()
+            if self.service.failed.done():
+                self.service.failed.result()
+        finally:
+            for host in self.service.hosts.values():
+                host.suspend()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.service.close()
+        return self._report()
+
+    async def _dismiss_learners(self) -> None:
+        """Let devices go if there is nothing left to do; others call again later."""
+        self.reception.close()
+        if self.live:
+            return
+        self.learners.end()
+        try:
+            async with timeout(LEAVE_S):
+                while not self.learners.all_dismissed:
+                    await asyncio.sleep(WATCH_S / 10)
+        except TimeoutError:
+            return
+
+    def _report(self) -> ServiceReport:
+        reports = [self.report(record.number) for record in self.records]
+        known = tuple(report for report in reports if report is not None)
+        path, progress = self.folder.path, self.progress
+        return ServiceReport(self.folder.scheme, known, progress.rounds, self.folder.budget, path)
+
+    @property
+    def records(self) -> list[TaskRecord]:
+        """All tasks that were ever submitted."""
+        return list(self.service.machine.state.tasks.values())
+
+    @property
+    def live(self) -> list[TaskRecord]:
+        """The tasks that have not ended."""
+        return self.service.machine.state.live
+
+    def report(self, number: int) -> Report | None:
+        """Return the report of a task so far; None before its first step."""
+        return self.folder.report(number)
+
+    async def _serve(self, stack: AsyncExitStack, hosts: Iterable[TaskHost]) -> None:
+        """Start to serve devices and the owner, and invite devices."""
+        reception, settings = self.reception, self._settings
+        authenticator = reception.prepare(chain.from_iterable(host.mailboxes for host in hosts))
+        self._worker = worker = learner_worker(
+            authenticator,
+            self._find_file,
+            settings.max_learners,
+            host=settings.host,
+            port=settings.port,
+            tls=reception.identity,
+            on_refused=reception.on_refused,
+            max_tasks=MAX_TASKS,
+        )
+        self.learners.expose(worker)
+        OwnerMethods(self).expose(worker)
+        for host in hosts:
+            host.expose(worker)
+        joined, left_out = await reception.open(stack, worker, self.folder.run)
+        self.folder.save_port(joined.port)
+        await reception.invite(
+            stack, Invitation(joined, left_out, reception.fingerprint, settings.start, None)
+        )
+
+    def _find_file(self, name: str, caller: str) -> Path | None:
+        task, _, rest = name.partition("/")
+        for host in self.service.hosts.values():
+            if host.name == task:
+                return host.find_file(rest, caller)
+        return None
+
+    def _restore(self) -> list[TaskHost]:
+        """Open the tasks of an earlier process that have not ended."""
+        assert self.folder.recovered is not None
+        self.progress = self.folder.recovered.progress
+        for name in self.folder.recovered.machine.state.names:
+            self.learners.add(name)
+        hosts = []
+        for record in self.folder.recovered.machine.state.live:
+            host = self._create_host(record.number, self.folder.resume_task(record.number))
+            hosts.append(host)
+        return hosts
+
+    async def submit(self, path: str) -> TaskHost:
+        """Load the task of a file and add it; raises an error if it cannot be added."""
+        if len(self.live) >= MAX_TASKS:
+            raise SettingError(
+                f"{len(self.live)} tasks are queued or running, the most that this service takes: "
+                "wait until one has ended, or cancel one"
+            )
+        number = self.folder.reserve_number()
+        prepared = await asyncio.to_thread(
+            self.folder.prepare_task, number, Path(path), [record.task for record in self.live]
+        )
+        host = self._create_host(number, prepared)
+        try:
+            self.service.submit(host)
+        except MelismaError:
+            await host.discard()
+            raise
+        host.expose(self._worker)
+        self._attend(host)
+        return host
+
+    def _create_host(self, number: int, prepared: PreparedTask) -> TaskHost:
+        mailboxes = Mailboxes(max_learners=self._settings.max_learners)
+        host = TaskHost(number, prepared, mailboxes, self._on_step, self.service.observe)
+        setup = RunSetup(
+            run=prepared.spec.run,
+            task=prepared.task,
+            module_path=prepared.module_path,
+            shards="",
+            reachability=Reachability.of(self._settings),
+        )
+
+        def on_change(mailbox: Mailbox, change: LearnerChange) -> None:
+            self._on_change(prepared.task.name, mailbox, change)
+
+        numbers = LearnerNumbers(
+            mailboxes, lambda name: self.learners.add(name).number, self.learners.name
+        )
+        host.open(setup, numbers, self._observer.on_note, on_change)
+        return host
+
+    def _attend(self, host: TaskHost) -> None:
+        """Offer a task to the devices, and do what it needs until it has ended."""
+        task = asyncio.get_running_loop().create_task(self._follow(host))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._list_tasks()
+
+    async def _follow(self, host: TaskHost) -> None:
+        async with self._watching(host):
+            if not host.has_begun:
+                await host.begin(lambda: len(self.learners.present), PATIENCE_S)
+            await asyncio.wait({host.orchestrator.finished})
+        await host.wait_for_leaving(LEAVE_S)
+        self._list_tasks()
+        await host.close()
+        self._observer.say(host.describe_end())
+
+    @asynccontextmanager
+    async def _watching(self, host: TaskHost) -> AsyncIterator[None]:
+        remove = host.learners.remove_learner
+        async with (
+            background(host.learners.watch_silence()),
+            background(self.reception.watch_revocations(host.mailboxes, remove)),
+        ):
+            yield
+
+    def _list_tasks(self) -> None:
+        self.learners.list(
+            TaskRef(host.name, host.prepared.task.name, host.prepared.spec.run)
+            for host in self.service.hosts.values()
+            if not host.has_left
+        )
+
+    def _on_registered(self, learner: ServiceLearner) -> None:
+        if learner.fingerprint is not None:
+            self.reception.registry.record_host(learner.fingerprint, learner.host)
+        self._observer.on_learner(f"{learner.name}: registered from {learner.host}")
+        self.service.add_learners(
+            np.array([learner.number]), [learner.name], np.array([learner.price])
+        )
+
+    def _on_change(self, task: str, mailbox: Mailbox, change: LearnerChange) -> None:
+        if change == "copied":
+            self._observer.on_note(mailbox.conflict)
+        elif change == "left" and mailbox.departure:
+            self._observer.on_learner(f"{task}: {mailbox.departure}")
+        elif change == "ready":
+            self._observer.on_learner(f"{task}: {mailbox.name} is ready")
+
+    def _on_step(self, number: int, step: Step) -> None:
+        self._observer.watch_task(number, self.service.hosts[number].progress, step)
+
+    def _record(self, step: ServiceStep) -> None:
+        self.progress.apply(step)
+        for command in step.commands:
+            if isinstance(command, commands.HoldTask):
+                name = self.service.machine.state.tasks[command.number].task.name
+                self._observer.say(f"{name} waits: {command.reason}")

@@ -1,0 +1,147 @@
+"""The folder of a service: its journal, and a run folder for each of its tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from melisma.errors import DataError
+from melisma.fleet.files.task_file import naming_task_file, resolve_task
+from melisma.fleet.task import Task
+from melisma.live.orchestrator_settings import DEFAULT_PORT
+from melisma.live.preparation import PreparedTask, new_run, prepare_loaded_task
+from melisma.live.resume_preparation import prepare_resumption
+from melisma.live.run_resumption import NewGoal
+from melisma.live.service.service_preparation import load_shared
+from melisma.runs.folder import (
+    MODEL_FILE,
+    SERVICE_JOURNAL,
+    create_run_folder,
+    task_folder,
+)
+from melisma.runs.journal import read_steps
+from melisma.runs.report import Report
+from melisma.runs.service_journal import ServiceJournal
+from melisma.runs.service_recovery import RecoveredService
+from melisma.service.accounts import check_budget
+from melisma.service.shared_settings import check_names, select_scheme
+
+SETUP: Final = "setup"
+"""The record with the `ServiceSetup`."""
+
+
+class ServiceSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service was started with."""
+
+    run: str
+    scheme: str
+    budget: float | None
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = DEFAULT_PORT
+
+
+@dataclass
+class ServiceFolder:
+    """The folder of a service on devices that join; `recovered` is that of an earlier process."""
+
+    path: Path
+    journal: ServiceJournal
+    setup: ServiceSetup
+    recovered: RecoveredService | None = None
+    _next: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        numbers = [int(path.name.partition("-")[0]) for path in self.path.glob("[0-9]*-*")]
+        self._next = max(numbers, default=0)
+
+    @classmethod
+    def create(cls, path: Path, scheme: str | None, budget: float | None) -> "ServiceFolder":
+        """Create the folder of a new service."""
+        row = select_scheme([], scheme)
+        run = new_run()
+        folder = create_run_folder(path)
+        journal = ServiceJournal.create(folder)
+        setup = ServiceSetup(run=run, scheme=row.name, budget=budget)
+        journal.put(SETUP, msgspec.json.encode(setup))
+        journal.write()
+        journal.sync()
+        return cls(folder, journal, setup)
+
+    @classmethod
+    def open(cls, path: Path) -> "ServiceFolder":
+        """Open the folder of an earlier process, which has ended; `DataError` if it is damaged."""
+        journal = ServiceJournal.open(path.resolve())
+        try:
+            content = journal.get(SETUP)
+            if content is None:
+                raise DataError(f"{journal.path} is damaged: it has no setup")
+            setup = msgspec.json.decode(content, type=ServiceSetup)
+            recovered = RecoveredService.from_journal(journal) if journal.last else None
+        except BaseException:
+            journal.close()
+            raise
+        return cls(path.resolve(), journal, setup, recovered)
+
+    @property
+    def run(self) -> str:
+        """The name of the service."""
+        return self.setup.run
+
+    @property
+    def scheme(self) -> str:
+        """The scheme that plans all tasks."""
+        return self.setup.scheme
+
+    @property
+    def budget(self) -> float | None:
+        """The budget of each round."""
+        return self.setup.budget
+
+    def save_port(self, port: int) -> None:
+        """Save the port at which devices expect the service after a restart."""
+        self.setup = msgspec.structs.replace(self.setup, port=port)
+        self.journal.put(SETUP, msgspec.json.encode(self.setup))
+        self.journal.write()
+
+    def reserve_number(self) -> int:
+        """Return the number of the next task."""
+        self._next += 1
+        return self._next - 1
+
+    def prepare_task(self, number: int, file: Path, live: Sequence[Task]) -> PreparedTask:
+        """Load the task of a file, and create its run folder."""
+        task = msgspec.structs.replace(resolve_task(file), scheme=self.scheme)
+        check_names([*live, task])
+        loaded = load_shared(file, task)
+        with naming_task_file(file):
+            check_budget(loaded.task, self.budget)
+        folder = create_run_folder(self.path / task_folder(number, task.name))
+        prepared = prepare_loaded_task(loaded, folder, f"{self.run}-{number + 1}")
+        return replace(prepared, spec=replace(prepared.spec, shared=True))
+
+    def resume_task(self, number: int) -> PreparedTask:
+        """Prepare a task of an earlier process."""
+        prepared, _ = prepare_resumption(self.folder_of(number), NewGoal(if_ended=True))
+        return replace(prepared, spec=replace(prepared.spec, shared=True))
+
+    def folder_of(self, number: int) -> Path:
+        """Return the folder of a task."""
+        for path in self.path.glob(f"{number + 1}-*"):
+            return path
+        raise DataError(f"{self.path} has no folder of task {number + 1}: it was deleted")
+
+    def report(self, number: int) -> Report | None:
+        """Return the report of a task so far; None before its first step."""
+        folder = self.folder_of(number)
+        steps = read_steps(folder)
+        if not steps:
+            return None
+        model = folder / MODEL_FILE
+        report = Report.from_trace(steps)
+        return replace(report, folder=folder, model=model if model.is_file() else None)
+
+
+def is_service_folder(path: Path) -> bool:
+    """Return whether a folder is that of a service."""
+    return (path / SERVICE_JOURNAL).is_file()
