@@ -46,6 +46,7 @@ class OrchestratorScreen(OrchestrationObserver):
         self._is_terminal = not as_json and has_live_terminal()
         self._watcher, self._lock = RunWatcher(), Lock()
         self._live: Live | None = None
+        self._open_question = ""
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -70,21 +71,29 @@ class OrchestratorScreen(OrchestrationObserver):
 
     def decide(self, name: str, fingerprint: str, host: str | None) -> bool:
         """Ask the owner about a device; without an answer it may not join."""
+        question = f"let {name} join? it calls from {host}, with the identity {fingerprint[:23]}"
         with self._lock:
             self._stop_live()
+            self._open_question = question
             try:
-                return click.confirm(
-                    f"let {name} join? it calls from {host}, with the identity {fingerprint[:23]}",
-                    default=False,
-                    err=True,
-                )
+                return click.confirm(question, default=False, err=True)
             except click.Abort:
                 return False
             finally:
+                self._open_question = ""
                 if self._watcher.began:
                     self._start_live()
 
     def _print(self, line: str) -> None:
+        question = self._open_question
+        if question:
+            click.echo(err=True)
+        self._print_line(line)
+        if question:
+            # The line would hide what the terminal waits for.
+            click.echo(f"{question} [y/N]: ", nl=False, err=True)
+
+    def _print_line(self, line: str) -> None:
         if self._as_json:
             click.echo(line, err=True)
         elif self._live is not None:
