@@ -290,7 +290,10 @@ def test_text_of_the_orchestrator_is_escaped() -> None:
     [
         (reports.Measured(1234.5), "measured 1,234 samples/s"),
         (reports.Measured(0.31), "measured 0.31 samples/s"),
-        (reports.Measured(9.9, again=True), "measured again, as the run begins: 9.9 samples/s"),
+        (
+            reports.Measured(9.9, "as no shard fits into a cycle"),
+            "measured again, as no shard fits into a cycle: 9.9 samples/s",
+        ),
         (reports.Joined(begun=False), "joined; waiting for the run to begin"),
         (reports.Joined(), "joined; waiting for work"),
         (

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import click
 import msgspec
 import pytest
 
@@ -225,6 +226,23 @@ def test_the_owner_answers_in_the_terminal(work_folder: Path) -> None:
             r"with the identity sha256:[0-9a-f]{16} \[y/N\]"
         )
         assert running.settings("pi").name == "pi"
+
+
+def test_an_open_question_is_asked_again_after_other_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = orchestrate.OrchestratorScreen(as_json=True)
+
+    def confirm(*_: object, **__: object) -> bool:
+        screen.say("jetson: registered")
+        return True
+
+    monkeypatch.setattr(click, "confirm", confirm)
+    assert screen.decide("pi", "sha256:0123", "10.0.0.7")
+    screen.say("pi: registered")
+    question = "let pi join? it calls from 10.0.0.7, with the identity sha256:0123 [y/N]: "
+    expected = f"\njetson: registered\n{question}pi: registered\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_the_status_of_a_running_orchestrator(work_folder: Path) -> None:

@@ -22,7 +22,8 @@ from melisma.live.invitation import Invitation, OrchestrationObserver
 from melisma.live.orchestration import run_orchestrator
 from melisma.live.orchestrator.lobby import StartCondition
 from melisma.live.orchestrator.registry import Registry
-from melisma.live.orchestrator.running_orchestrator import find_running
+from melisma.live.orchestrator.running_orchestrator import RunningOrchestrator, find_running
+from melisma.live.orchestrator.status_service import OrchestratorStatus
 from melisma.live.orchestrator_settings import OrchestratorSettings
 from melisma.live.preparation import prepare_task
 from melisma.runs.interruption import Cancellation
@@ -119,6 +120,13 @@ def running(tmp_path: Path, task: Task = TASK_OF_RUN, **settings: Any) -> Iterat
         run.thread.join(20)
 
 
+def ask_run(running: RunningOrchestrator) -> OrchestratorStatus:
+    """Return the status of an orchestrator of one task."""
+    status = ask_status(running)
+    assert isinstance(status, OrchestratorStatus)
+    return status
+
+
 def test_devices_join_train_and_are_told_that_the_run_has_ended(tmp_path: Path) -> None:
     with (
         running(tmp_path, learners=2) as run,
@@ -207,7 +215,7 @@ def test_a_revoked_device_leaves_at_once_and_the_others_go_on(tmp_path: Path) ->
             join(tmp_path / "pi", run.join_string)
         found = find_running()
         assert found is not None
-        status = {item.name: item for item in ask_status(found).learners}
+        status = {item.name: item for item in ask_run(found).learners}
         assert status["pi"].note == "revoked by the owner"
         assert status["jetson"].state in ("training", "waiting")
         count = len(run.owner.events_of(events.UpdatesReceived))
@@ -240,18 +248,18 @@ def test_a_run_whose_only_device_was_revoked_waits_for_another_one(tmp_path: Pat
         run.wait_for(lambda: run.owner.events_of(events.UpdatesReceived))
         found = find_running()
         assert found is not None
-        assert ask_status(found).waits_s is None
+        assert ask_run(found).waits_s is None
         Registry().revoke("pi")
         note = "note: no learner answers; the run waits for one until "
         run.wait_for(lambda: any(line.startswith(note) for line in run.owner.lines))
-        waits_s = ask_status(found).waits_s
+        waits_s = ask_run(found).waits_s
         assert waits_s is not None
         assert 500 < waits_s <= 600
         count = len(run.owner.events_of(events.UpdatesReceived))
         with devices(tmp_path, run.join_string, "jetson"):
             run.wait_for(lambda: len(run.owner.events_of(events.UpdatesReceived)) > count)
             run.wait_for(lambda: "note: a learner answers again" in run.owner.lines)
-            assert ask_status(found).waits_s is None
+            assert ask_run(found).waits_s is None
 
 
 def test_orchestrate_says_the_score_of_each_cycle_and_the_folder_of_the_results(
@@ -287,7 +295,7 @@ def test_the_status_tells_the_lobby_from_the_run(tmp_path: Path) -> None:
         assert re.fullmatch(r"pi: ready, [\d,]+ samples/s; 1 of 2", ready)
         found = find_running()
         assert found is not None
-        status = ask_status(found)
+        status = ask_run(found)
         assert (status.learners[0].samples_per_s or 0.0) > 0
         assert (status.state, status.starts) == ("waiting", "when 2 learners are ready")
         (learner,) = status.learners
@@ -295,7 +303,7 @@ def test_the_status_tells_the_lobby_from_the_run(tmp_path: Path) -> None:
         assert not run.owner.steps
         with devices(tmp_path, run.join_string, "jetson"):
             run.wait_for(lambda: run.owner.events_of(events.Evaluated))
-            status = ask_status(found)
+            status = ask_run(found)
     assert status.state == "running"
     assert status.cycle >= 1
     assert status.accuracy is not None
@@ -345,7 +353,7 @@ def test_the_status_notes_an_identity_that_is_used_elsewhere(tmp_path: Path) -> 
         )
         found = find_running()
         assert found is not None
-        (learner,) = ask_status(found).learners
+        (learner,) = ask_run(found).learners
     assert learner.note == "its identity is in use elsewhere too (1 calls refused)"
 
 

@@ -59,6 +59,27 @@ async def test_an_error_while_an_exit_is_reported_is_raised(
             await asyncio.wait_for(reported.wait(), 60)
 
 
+async def test_processes_that_are_started_again_add_to_their_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_module.py").write_text(
+        "import os, sys\n\ndef main():\n    sys.exit(os.environ['MESSAGE'] or 3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    for message in ("no samples", ""):
+        monkeypatch.setenv("MESSAGE", message)
+        async with run_processes(
+            [Named("a")],
+            tmp_path / "logs",
+            lambda _, reason: reasons.put_nowait(reason),
+            module="failing_module",
+        ):
+            reason = await asyncio.wait_for(reasons.get(), 60)
+        assert reason == f"a: {message or 'its process ended with exit code 3'}"
+    assert (tmp_path / "logs" / "0.log").read_text() == "no samples\n"
+
+
 def test_a_killed_orchestrator_leaves_a_trace_and_no_learner(work_folder: Path) -> None:
     code = (
         "from tests.live.short_run import build; from melisma import train; "

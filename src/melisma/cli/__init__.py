@@ -11,6 +11,7 @@ is printed as one line.
     bench.py              `melisma bench`
     bench_device.py       the device that `melisma bench` measures
     bench_report.py       the measurements of `melisma bench`
+    cancel.py             `melisma cancel`
     code.py               `melisma code`
     compare.py            `melisma compare`
     data.py               `melisma data`
@@ -28,15 +29,17 @@ is printed as one line.
     plan.py               `melisma plan`
     process_list.py       secrets of the command line, hidden from other users
     rename.py             `melisma rename`
+    result.py             `melisma result`
     resume.py             `melisma resume`
     revoke.py             `melisma revoke`
     run.py                `melisma run`
     scheme_option.py      the `--scheme` option of several subcommands
-    service_run.py        several tasks in `melisma simulate`
+    service_run.py        several tasks in `melisma run` and `simulate`
     simulate.py           `melisma simulate`
     size.py               `melisma size`
     starter_files.py      the text of the files that `melisma init` writes
     status.py             `melisma status`
+    submit.py             `melisma submit`
     status_line.py        a line of a terminal that changes while a command computes
     suggestions.py        suggestions for misspelled commands and values
     usage_errors.py       wrong usage of the command line as one line
@@ -63,7 +66,8 @@ from melisma.text import visible_part
 # By the heading in the help.
 COMMAND_GROUPS = {
     "Train": ("init", "run", "orchestrate", "join", "resume", "peers", "evaluate"),
-    "Plan and simulate": ("plan", "simulate", "compare", "size", "ledger"),
+    "Plan and simulate": ("plan", "simulate", "compare", "size"),
+    "Tasks of a service": ("submit", "cancel", "result", "ledger"),
     "Devices of an orchestrator": ("status", "learners", "code", "rename", "revoke"),
     "Tools": ("doctor", "bench", "data", "axon"),
 }

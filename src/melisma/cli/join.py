@@ -16,6 +16,7 @@ from melisma.cli.output import write
 from melisma.cli.views.join_view import report_line
 from melisma.disclosure import Disclosure
 from melisma.errors import SettingError, UnreachableError
+from melisma.fleet.prices import check_prices
 from melisma.live.joining.enrolling import Enroller, default_name, discover_orchestrators
 from melisma.live.joining.supervisor import SupervisedLearner, Supervisor
 from melisma.live.joining.use_limits import Hours, UseLimits, read_battery
@@ -80,6 +81,7 @@ def show_json(report: DeviceReport) -> None:
     type=click.IntRange(min=1),
     help="Most memory of the learner; with --trust-code 75 % of the machine's by default.",
 )
+@click.option("--price", type=float, help="Price of a shard, for services with a budget.")
 @click.option(
     "--device",
     type=click.Choice(COMPUTE_DEVICES),
@@ -195,7 +197,10 @@ def _learner_settings(
 ) -> LearnerSettings:
     """Return the settings of the learner; those that were not given have their defaults."""
     cache = options["cache"] or state.identity.with_name("cache")
+    if options["price"] is not None:
+        check_prices(options["price"], [orchestrator.name])
     optional = {
+        "price": options["price"],
         "cache_bytes": options["cache_bytes"],
         "discloses": options["discloses"],
         "memory_bytes": options["memory_bytes"],

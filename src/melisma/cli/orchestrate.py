@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from threading import Lock
+from typing import NoReturn
 
 import click
 from rich.live import Live
@@ -12,7 +13,6 @@ from rich.live import Live
 from melisma.cli.durations import DURATION
 from melisma.cli.options import (
     COUNT,
-    DEFAULT_TASK,
     FILE,
     PORT,
     default_task_argument,
@@ -22,16 +22,27 @@ from melisma.cli.options import (
 )
 from melisma.cli.output import exit_with, has_live_terminal, write, write_json
 from melisma.cli.run import RunWatcher, live_view, loading_line
-from melisma.cli.scheme_option import run_scheme_option
+from melisma.cli.scheme_option import tasks_scheme_option
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
 from melisma.cli.views.run_summary_view import run_summary_view
+from melisma.cli.views.run_view import cycle_line
+from melisma.cli.views.service_view import service_summary_view
+from melisma.errors import SettingError
 from melisma.fleet.run_settings import RunSettings
 from melisma.live.invitation import Invitation, OrchestrationObserver
 from melisma.live.orchestration import run_orchestrator
 from melisma.live.orchestrator.lobby import DEFAULT_UNTIL_READY_S, StartCondition
 from melisma.live.orchestrator_settings import DEFAULT_PORT, MAX_LEARNERS, OrchestratorSettings
 from melisma.live.resume_preparation import prepare_or_resume
+from melisma.live.service.served_service import serve_tasks
+from melisma.live.service.service_folder import ServiceFolder, is_service_folder
+from melisma.runs.progress import RunProgress
 from melisma.runs.trace import Step
+
+TASK_OPTIONS = (
+    *("learners", "until_ready", "deadline_s", "total_s", "finish_by", "start", "aggregation"),
+    "show",
+)
 
 
 class OrchestratorScreen(OrchestrationObserver):
@@ -46,6 +57,8 @@ class OrchestratorScreen(OrchestrationObserver):
         self._is_terminal = not as_json and has_live_terminal()
         self._watcher, self._lock = RunWatcher(), Lock()
         self._live: Live | None = None
+        self._printed: dict[int, int] = {}  # the latest cycle of each task of a service
+        self._open_question = ""
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -70,21 +83,29 @@ class OrchestratorScreen(OrchestrationObserver):
 
     def decide(self, name: str, fingerprint: str, host: str | None) -> bool:
         """Ask the owner about a device; without an answer it may not join."""
+        question = f"let {name} join? it calls from {host}, with the identity {fingerprint[:23]}"
         with self._lock:
             self._stop_live()
+            self._open_question = question
             try:
-                return click.confirm(
-                    f"let {name} join? it calls from {host}, with the identity {fingerprint[:23]}",
-                    default=False,
-                    err=True,
-                )
+                return click.confirm(question, default=False, err=True)
             except click.Abort:
                 return False
             finally:
+                self._open_question = ""
                 if self._watcher.began:
                     self._start_live()
 
     def _print(self, line: str) -> None:
+        question = self._open_question
+        if question:
+            click.echo(err=True)
+        self._print_line(line)
+        if question:
+            # The line would hide what the terminal waits for.
+            click.echo(f"{question} [y/N]: ", nl=False, err=True)
+
+    def _print_line(self, line: str) -> None:
         if self._as_json:
             click.echo(line, err=True)
         elif self._live is not None:
@@ -101,6 +122,13 @@ class OrchestratorScreen(OrchestrationObserver):
                 self._start_live()
             finally:
                 self._lock.release()
+
+    def watch_task(self, number: int, progress: RunProgress, step: Step) -> None:
+        """Print a line for each cycle of each task."""
+        cycle = progress.evaluated_cycle
+        if cycle is not None and progress.evaluated_number > self._printed.get(number, 0):
+            self._printed[number] = progress.evaluated_number
+            self._print(f"{progress.task.name}, {cycle_line(cycle)}")
 
     def _start_live(self) -> None:
         if self._is_terminal and self._live is None:
@@ -126,6 +154,41 @@ def _read_until_ready(
     return DURATION.convert(value, parameter, context)
 
 
+def _serve(
+    out: Path | None,
+    scheme: str | None,
+    budget: float | None,
+    settings: OrchestratorSettings,
+    screen: OrchestratorScreen,
+    *,
+    as_json: bool,
+) -> NoReturn:
+    """Serve tasks until Ctrl-C, print their report and exit."""
+    _check_no_task_options()
+    if out is not None and is_service_folder(out):
+        folder = ServiceFolder.open(out, scheme)
+        screen.say(f"the service goes on in {folder.path}")
+    else:
+        folder = ServiceFolder.create(out, scheme, budget)
+    report = serve_tasks(folder, settings, screen)
+    if as_json:
+        write_json(report.as_dict())
+    else:
+        write(service_summary_view(report))
+    sys.exit(0)
+
+
+def _check_no_task_options() -> None:
+    """Raise `SettingError` for options that say when the run of one task begins, or how."""
+    context, given = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
+    for option in context.command.params:
+        if option.name in TASK_OPTIONS and context.get_parameter_source(option.name) is given:
+            raise SettingError(
+                f"{option.opts[-1]} is for one task: name its file, or leave the option out and "
+                "use melisma submit"
+            )
+
+
 @click.command("orchestrate", short_help="Train a task on devices that join over the network.")
 @default_task_argument
 @click.option("--learners", type=COUNT, metavar="N", help="Begin when N learners are ready.")
@@ -143,7 +206,7 @@ def _read_until_ready(
 @click.option(
     "--max-learners", default=MAX_LEARNERS, show_default=True, type=COUNT, help="Refuse more."
 )
-@run_scheme_option
+@tasks_scheme_option
 @run_options
 @click.option(
     "--out",
@@ -153,10 +216,14 @@ def _read_until_ready(
 @click.option("--name", default="", help="Name in the network; default: that of this machine.")
 @click.option("--no-discovery", is_flag=True, help="Do not announce this machine in the network.")
 @show_option
+@click.option(
+    "--budget", type=float, help="Most that a round of all tasks may cost; without TASK.toml only."
+)
 @json_option
 def command(  # noqa: PLR0913 - one argument per option
     *,
     task: Path | None,
+    budget: float | None,
     learners: int | None,
     until_ready: float | str | None,
     host: str,
@@ -175,7 +242,8 @@ def command(  # noqa: PLR0913 - one argument per option
     """Train TASK.toml on devices that join over the network, by its deadline.
 
     Prints the command with which devices join; they may also join and leave during the run. Without
-    a file: handwritten digits.
+    a file, it is a service for the tasks that `melisma submit` adds, until Ctrl-C; with the folder
+    of an earlier service, that one goes on.
     """
     screen = OrchestratorScreen(as_json=as_json)
     settings = OrchestratorSettings(
@@ -188,7 +256,10 @@ def command(  # noqa: PLR0913 - one argument per option
         name=name,
         discovery=not no_discovery,
     )
-    task = task or DEFAULT_TASK
+    if task is None:
+        _serve(out, scheme, budget, settings, screen, as_json=as_json)
+    if budget is not None:
+        raise SettingError("--budget is for a service: set budget in the task's file")
     screen.say(loading_line(task))
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):

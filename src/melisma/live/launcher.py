@@ -96,8 +96,8 @@ def main() -> int:
 
 
 def _redirect(standard_input: int, log: Path) -> None:
-    """Make the pipe this process's standard input, and write its output to the log."""
-    with open_private(log, "wb") as file:
+    """Make the pipe this process's standard input, and add its output to the log."""
+    with open_private(log, "ab") as file:
         for source, target in ((standard_input, 0), (file.fileno(), 1), (file.fileno(), 2)):
             os.dup2(source, target)
     os.close(standard_input)

@@ -60,10 +60,13 @@ async def run_processes(
     The module of `trainer`, if it is one of this package, is imported once for all processes.
     """
     paths = [logs / f"{number}.log" for number in range(len(settings))]
+    # A resumed run adds to the logs of its first part.
+    starts = [path.stat().st_size if path.exists() else 0 for path in paths]
     running = dict(enumerate(settings))
 
     def report(number: int, code: int) -> None:
-        on_exit(number, _describe_exit(running.pop(number).name, paths[number], code))
+        tail = _tail(paths[number], starts[number])
+        on_exit(number, _describe_exit(running.pop(number).name, logs, tail, code))
 
     children = (
         Child(msgspec.Raw(msgspec.json.encode(item)), str(path))
@@ -115,7 +118,7 @@ async def _start(launch: Launch, logs: Path) -> asyncio.subprocess.Process:
     # One thread for each process: a device's speed is a share of one core.
     threads = dict.fromkeys(THREAD_VARIABLES, "1")
     make_private_folder(logs)
-    with open_private(logs / LAUNCHER_LOG, "wb") as log:
+    with open_private(logs / LAUNCHER_LOG, "ab") as log:
         launcher = await asyncio.create_subprocess_exec(
             sys.executable,
             *RUN_MODULE,
@@ -159,11 +162,15 @@ async def _end(launcher: asyncio.subprocess.Process, grace_s: float) -> None:
         await launcher.wait()
 
 
-def _describe_exit(name: str, log: Path, code: int) -> str:
+def _tail(log: Path, start: int) -> str:
+    """Return the end of what was written to the log since it had `start` bytes."""
+    return log.read_bytes()[start:].decode(errors="replace").strip()[-MAX_LOG_TAIL_CHARS:]
+
+
+def _describe_exit(name: str, logs: Path, tail: str, code: int) -> str:
     """Return the last line of the log, or the exit code if the log is empty."""
-    tail = log.read_text(errors="replace").strip()[-MAX_LOG_TAIL_CHARS:]
     ending = f"ended with exit code {code}" if code >= 0 else f"was killed (signal {-code})"
-    if not tail and shutil.disk_usage(log.parent).free < MIN_FREE_BYTES:
-        ending += f": no space is left on the disk of {log.parent.parent}"
+    if not tail and shutil.disk_usage(logs).free < MIN_FREE_BYTES:
+        ending += f": no space is left on the disk of {logs.parent}"
     reason = visible(tail.splitlines()[-1]) if tail else f"its process {ending}"
     return reason if reason.startswith(name) else f"{name}: {reason}"

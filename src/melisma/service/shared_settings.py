@@ -14,8 +14,9 @@ DEFAULT_SCHEME: Final = "med"
 def select_scheme(tasks: Sequence[Task], name: str | None) -> Scheme:
     """Return the scheme with this name, or that of the tasks."""
     if name is None:
-        names = {task.scheme for task in tasks}
-        common = get_scheme(names.pop()) if len(names) == 1 else get_scheme(DEFAULT_SCHEME)
+        common = get_scheme(DEFAULT_SCHEME)
+        if len(names := {task.scheme for task in tasks}) == 1:
+            common = get_scheme(names.pop())
         return common if common.problem == "shared" else get_scheme(DEFAULT_SCHEME)
     scheme = get_scheme(name)
     scheme.check_shared()

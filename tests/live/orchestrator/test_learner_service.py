@@ -88,16 +88,20 @@ async def test_a_learner_cannot_join_twice(served: Any) -> None:
         await join(remote, "a")
 
 
-@pytest.mark.parametrize(("discloses", "known"), [("costs", 150.0), ("bounds", None)])
+@pytest.mark.parametrize(
+    ("discloses", "visits", "known"),
+    # Of 100,000 visits, ten times those planned are counted: the learner trained all of them.
+    [("costs", 300, 150.0), ("costs", 100_000, 50_000.0), ("bounds", 300, None)],
+)
 async def test_the_speed_of_a_learner_that_discloses_it_is_that_of_its_latest_update(
-    served: Any, discloses: Disclosure, known: float | None
+    served: Any, discloses: Disclosure, visits: int, known: float | None
 ) -> None:
     run, remote = served
     for learner in (0, 1):
         await remote.register(learner)
         await remote.join(learner, protocol.to_builtins(protocol.JoinRequest(discloses)))
     await poll_until(remote, 0, protocol.Train)
-    trained = header() | {"phases": (0.0, 0.0, 0.0, 0.0, 2.0, 0.0)}
+    trained = header() | {"phases": (0.0, 0.0, 0.0, 0.0, 2.0, 0.0), "visits": visits}
     await remote.upload_update(0, trained, GOOD_UPDATE)
     assert run.mailboxes[0].samples_per_s == known
 

@@ -82,7 +82,7 @@ def _(report: reports.Registered) -> str:
 
 @_line.register
 def _(report: reports.Measured) -> str:
-    again = " again, as the run begins:" if report.again else ""
+    again = f" again, {report.again}:" if report.again else ""
     return f"measured{again} {format_speed(report.samples_per_s)}"
 
 

@@ -271,7 +271,7 @@ class Agent:
         """Measure this device and report its costs; once those of an earlier process, if known."""
         self._require_disclosure("costs")
         if self._costs_reported:
-            self._measure(until_at)
+            self._measure(until_at, "" if self._costs is None else "for the next plan")
         self._costs_reported = True
         self._orchestrator.call("report_costs", self._session, self._cost_table())
 
@@ -294,7 +294,9 @@ class Agent:
         self._orchestrator.call("report_bound", self._session, cycle, deadline_s, shards)
         if not shards and deadline_s == self._task.deadline_s:
             # Without an assignment no cycle corrects the costs: the device may be faster by now.
-            self._measure(time.monotonic() + benchmark_s(self._task))
+            self._measure(
+                time.monotonic() + benchmark_s(self._task), "as no shard fits into a cycle"
+            )
 
     def _require_disclosure(self, needed: Disclosure) -> None:
         levels = list(DISCLOSURE)
@@ -304,8 +306,11 @@ class Agent:
                 f"{self._settings.discloses}"
             )
 
-    def _measure(self, until_at: float) -> None:
-        """Run the benchmark; its costs replace those known before, corrected by its known bias."""
+    def _measure(self, until_at: float, again: str = "") -> None:
+        """Run the benchmark; its costs replace those known before, corrected by its known bias.
+
+        `again` is the reason, if the device has been measured in this run.
+        """
         with self._fetcher.downlink:
             self._costs = run_subset_benchmark(
                 self._registered,
@@ -320,7 +325,7 @@ class Agent:
         self._spool.save_costs(self._costs)
         self._costs_reported = True
         speed = self._task.shard_samples / float(self._costs.train_s.mean)
-        self._report(Measured(speed, again=self._probed))
+        self._report(Measured(speed, "as the run begins" if self._probed else again))
         self._probed = False
 
     def _probe_uplink(self, size_bytes: int) -> None:

@@ -75,10 +75,10 @@ class Registered(DeviceReport, frozen=True):
 
 
 class Measured(DeviceReport, frozen=True):
-    """The speed of this device was measured: before the run begins, or again in the run."""
+    """The speed of this device was measured; `again` is the reason, if it was known before."""
 
     samples_per_s: float
-    again: bool = False
+    again: str = ""
 
 
 class Joined(DeviceReport, frozen=True):

@@ -71,7 +71,6 @@ def main() -> int:
     try:
         was_instructed = learner.run()
     except MelismaError as error:
-        _log(visible_lines(str(error)))
         report(Ended(_end_kind(error), str(error)))
         return 1
     report(Ended("run ended", "" if was_instructed else NO_WORK))
@@ -95,11 +94,30 @@ class LearnerProcess:
         )
 
     def run(self) -> bool:
-        """Take part in a run from registration to its end; report an error to the orchestrator.
+        """Take part in a run from registration to its end; return whether there was any work.
 
-        Return whether the orchestrator gave this learner anything to do.
+        An error is logged, then reported to the orchestrator: the report may end the run, and with
+        it this process.
         """
         sys.path += self._settings.module_path
+        try:
+            return self._take_part()
+        except AxonError as error:
+            _log(visible_lines(str(error)))
+            if reason := _refusal(error):
+                self._report_failure(f"{self._settings.name}: {reason}")
+            raise
+        except Exception as error:
+            unexpected = not isinstance(error, MelismaError)
+            if unexpected:
+                traceback.print_exc()
+            described = describe_error(error) if unexpected else str(error)
+            reason = f"{self._settings.name}: {described}"[:MAX_REASON_CHARS]
+            _log(visible_lines(reason))
+            self._report_failure(_public_reason(self._settings, error, reason), FAILURE_S)
+            raise MelismaError(reason) from error
+
+    def _take_part(self) -> bool:
         request = protocol.RegisterRequest(self._session, price=self._settings.price)
         reply = self._orchestrator.call("register", protocol.to_builtins(request))
         registered = protocol.parse(reply, protocol.AnyRegisterResponse)
@@ -107,39 +125,19 @@ class LearnerProcess:
             return self._work_for_tasks(registered)
         self._registered, task = True, registered.task
         self._report(Registered(registered.run, task.name, task.describe_cycles()))
-        try:
-            agent = Agent(
-                self._settings,
-                self._orchestrator,
-                registered,
-                self._session,
-                self._report,
-                slowness=lambda: self._slowness,
-            )
-            return agent.run()
-        except SupersededError:
-            # Tells the orchestrator that both sessions run: this one has not ended before.
-            self._report_failure(f"{self._settings.name}: its identity is in use elsewhere")
-            raise
-        except RefusedError as error:
-            # So that the orchestrator shows why this learner does not take part.
-            reason = str(error).partition("\n")[0]
-            self._report_failure(f"{self._settings.name}: {reason}")
-            raise
-        except AxonError:
-            raise
-        except Exception as error:
-            unexpected = not isinstance(error, MelismaError)
-            if unexpected:
-                # Before it is reported: the report may end the run, and with it this process.
-                traceback.print_exc()
-            described = describe_error(error) if unexpected else str(error)
-            reason = f"{self._settings.name}: {described}"[:MAX_REASON_CHARS]
-            self._report_failure(_public_reason(self._settings, error, reason), FAILURE_S)
-            raise MelismaError(reason) from error
+        agent = Agent(
+            self._settings,
+            self._orchestrator,
+            registered,
+            self._session,
+            self._report,
+            slowness=lambda: self._slowness,
+        )
+        return agent.run()
 
     def _work_for_tasks(self, registered: protocol.TasksResponse) -> bool:
         """Take part in several tasks, with a process for each."""
+        self._registered = True
         self._processes = TaskProcesses(
             self._settings, self._orchestrator, self._session, self._report
         )
@@ -154,11 +152,12 @@ class LearnerProcess:
 
     def leave(self) -> None:
         """Tell the orchestrator that this learner leaves the run, if it answers soon."""
-        if self._registered:
-            self._report_failure(f"{self._settings.name}: its owner stopped it")
+        self._report_failure(f"{self._settings.name}: its owner stopped it")
 
     def _report_failure(self, reason: str, seconds: float = DEPARTURE_S) -> None:
         """Tell the orchestrator why this learner leaves; raise nothing, and end after `seconds`."""
+        if not self._registered:
+            return
 
         def send() -> None:
             # The run may have ended meanwhile, or refuse this session.
@@ -172,6 +171,14 @@ class LearnerProcess:
     def _on_retry(self, reason: str, pause_s: float) -> None:
         _log(f"{visible(reason)}; trying again in {pause_s:.1f} s")
         self._report(Retrying(reason, pause_s))
+
+
+def _refusal(error: AxonError) -> str:
+    """Return why this learner does not take part, for the orchestrator; empty if it knows."""
+    if isinstance(error, SupersededError):
+        # Tells the orchestrator that both sessions run: this one has not ended before.
+        return "its identity is in use elsewhere"
+    return str(error).partition("\n")[0] if isinstance(error, RefusedError) else ""
 
 
 def _public_reason(settings: LearnerSettings, error: Exception, reason: str) -> str:

@@ -434,7 +434,8 @@ class LearnerService:
         train_s = phases[events.PHASES.index("train")]
         discloses_speed = mailbox.request is not None and mailbox.request.discloses == "costs"
         if discloses_speed and visits and train_s > 0:
-            mailbox.samples_per_s = visits / train_s
+            # The speed is only shown: visits beyond those that are counted took time, too.
+            mailbox.samples_per_s = header.visits / train_s
         self._handler.handle(
             events.UpdatesReceived(
                 at_s=at_s,

@@ -34,7 +34,7 @@ class LearnerStatus(msgspec.Struct, frozen=True):
     note: str
 
 
-class OrchestratorStatus(msgspec.Struct, frozen=True):
+class OrchestratorStatus(msgspec.Struct, frozen=True, tag="run"):
     """The state of a run; figures are None until they are known.
 
     `state` is "waiting" before the run begins, then "running", at last the outcome of the run.

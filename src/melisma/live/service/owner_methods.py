@@ -1,4 +1,4 @@
-"""The methods of a service that its owner calls: submit, cancel, results and status of tasks."""
+"""The methods of a service that its owner calls: submit and cancel tasks, and their status."""
 
 from math import isnan
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +15,7 @@ from melisma.service.service_state import TaskRecord, TaskStatus
 if TYPE_CHECKING:
     from melisma.live.service.served_service import ServedService
 
-METHODS: Final = ("submit", "cancel_task", "result", "status")
+METHODS: Final = ("submit", "cancel_task", "status")
 MAX_BODY_BYTES: Final = 64 << 10
 
 
@@ -90,13 +90,6 @@ class OwnerMethods:
             raise RefusedError(f"task {record.task.name} has ended already: {record.outcome}")
         self._served.service.cancel(record.number, "its owner cancelled it")
         return protocol.to_builtins(self._task(record))
-
-    async def result(self, name: str) -> Any:
-        """Return the report of a task so far."""
-        report = self._served.report(self._record(name).number)
-        if report is None:
-            raise RefusedError(f"task {name} has not begun: there are no results yet")
-        return report.as_dict()
 
     async def status(self) -> Any:
         """Return a `TasksStatus` as built-in types."""

@@ -44,7 +44,7 @@ MAX_TASKS: Final = 16
 PATIENCE_S: Final = 60.0
 """Time after the first device is ready for a task in which the others are awaited."""
 LEAVE_S: Final = 5.0
-WATCH_S: Final = 0.5
+LEAVING_CHECK_S: Final = 0.05
 
 
 def serve_tasks(
@@ -56,14 +56,14 @@ def serve_tasks(
     """Serve devices and tasks until cancelled; return the report of all tasks so far."""
     cancellation = cancellation or Cancellation()
 
-    def work() -> ServiceReport:
-        return asyncio.run(ServedService(folder, settings, observer).run(cancellation))
+    async def serve() -> ServiceReport:
+        return await ServedService(folder, settings, observer).run(cancellation)
 
-    return run_in_thread(work, cancellation, "melisma-service")
+    return run_in_thread(lambda: asyncio.run(serve()), cancellation, "melisma-service")
 
 
 class ServedService:
-    """The parts of one service for devices that join."""
+    """The parts of one service for devices that join; created on its event loop."""
 
     def __init__(
         self,
@@ -74,7 +74,12 @@ class ServedService:
         self.folder, self._settings, self._observer = folder, settings, observer
         self.reception = Reception(settings, observer)
         self.service = LiveService(folder.journal, self._record)
-        self.learners = ServiceLearners(folder.run, self.service.now, self._on_registered)
+        self.learners = ServiceLearners(
+            folder.run,
+            self.service.now,
+            self._on_registered,
+            lambda _, reason: observer.on_learner(reason),
+        )
         self.progress = ServiceProgress()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
@@ -117,8 +122,8 @@ class ServedService:
         self.learners.end()
         try:
             async with timeout(LEAVE_S):
-                while not self.learners.all_dismissed:
-                    await asyncio.sleep(WATCH_S / 10)
+                while not self.learners.all_dismissed:  # noqa: ASYNC110 - bounded, and rare
+                    await asyncio.sleep(LEAVING_CHECK_S)
         except TimeoutError:
             return
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from melisma.errors import DataError
+from melisma.errors import DataError, SettingError
 from melisma.fleet.files.task_file import naming_task_file, resolve_task
 from melisma.fleet.task import Task
 from melisma.live.orchestrator_settings import DEFAULT_PORT
@@ -40,6 +40,22 @@ class ServiceSetup(msgspec.Struct, frozen=True, kw_only=True):
     budget: float | None
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = DEFAULT_PORT
 
+    def check_scheme(self, scheme: str | None) -> None:
+        """Raise `SettingError` for another scheme than that of the service."""
+        if scheme not in (None, self.scheme):
+            raise SettingError(
+                f"this service plans by scheme {self.scheme}, not {scheme}: leave out --scheme, or "
+                "start a new service in another folder"
+            )
+
+    @classmethod
+    def read(cls, journal: ServiceJournal) -> "ServiceSetup":
+        """Return the setup of a service; `DataError` if its journal has none."""
+        content = journal.get(SETUP)
+        if content is None:
+            raise DataError(f"{journal.path} is damaged: it has no setup")
+        return msgspec.json.decode(content, type=cls)
+
 
 @dataclass
 class ServiceFolder:
@@ -56,11 +72,12 @@ class ServiceFolder:
         self._next = max(numbers, default=0)
 
     @classmethod
-    def create(cls, path: Path, scheme: str | None, budget: float | None) -> "ServiceFolder":
-        """Create the folder of a new service."""
-        row = select_scheme([], scheme)
-        run = new_run()
-        folder = create_run_folder(path)
+    def create(cls, path: Path | None, scheme: str | None, budget: float | None) -> "ServiceFolder":
+        """Create the folder of a new service, by default a new one in ``runs``."""
+        row, run = select_scheme([], scheme), new_run()
+        if budget is not None and not budget >= 0:
+            raise SettingError(f"budget = {budget:g}; expected a number, 0 or more")
+        folder = create_run_folder(path or Path("runs") / f"service-{run}")
         journal = ServiceJournal.create(folder)
         setup = ServiceSetup(run=run, scheme=row.name, budget=budget)
         journal.put(SETUP, msgspec.json.encode(setup))
@@ -69,14 +86,12 @@ class ServiceFolder:
         return cls(folder, journal, setup)
 
     @classmethod
-    def open(cls, path: Path) -> "ServiceFolder":
+    def open(cls, path: Path, scheme: str | None = None) -> "ServiceFolder":
         """Open the folder of an earlier process, which has ended; `DataError` if it is damaged."""
         journal = ServiceJournal.open(path.resolve())
         try:
-            content = journal.get(SETUP)
-            if content is None:
-                raise DataError(f"{journal.path} is damaged: it has no setup")
-            setup = msgspec.json.decode(content, type=ServiceSetup)
+            setup = ServiceSetup.read(journal)
+            setup.check_scheme(scheme)
             recovered = RecoveredService.from_journal(journal) if journal.last else None
         except BaseException:
             journal.close()
@@ -133,13 +148,32 @@ class ServiceFolder:
 
     def report(self, number: int) -> Report | None:
         """Return the report of a task so far; None before its first step."""
-        folder = self.folder_of(number)
-        steps = read_steps(folder)
-        if not steps:
-            return None
-        model = folder / MODEL_FILE
-        report = Report.from_trace(steps)
-        return replace(report, folder=folder, model=model if model.is_file() else None)
+        return read_report(self.folder_of(number))
+
+
+def read_report(folder: Path) -> Report | None:
+    """Return the report of a task so far, also while it runs; None before its first step."""
+    steps = read_steps(folder)
+    if not steps:
+        return None
+    model = folder / MODEL_FILE
+    report = Report.from_trace(steps)
+    return replace(report, folder=folder, model=model if model.is_file() else None)
+
+
+def find_report(folder: Path, name: str) -> Report:
+    """Return the report of the latest task of this name; the service may run meanwhile."""
+    numbered = {
+        int(path.name.partition("-")[0]): path for path in folder.glob("[0-9]*-*") if path.is_dir()
+    }
+    known = []
+    for _, path in sorted(numbered.items(), reverse=True):
+        report = read_report(path)
+        if report is not None and report.task.name == name:
+            return report
+        known += [report.task.name] if report is not None else []
+    tasks = ", ".join(dict.fromkeys(reversed(known))) or "none"
+    raise SettingError(f"no task called {name!r} has begun in {folder}; tasks: {tasks}")
 
 
 def is_service_folder(path: Path) -> bool:

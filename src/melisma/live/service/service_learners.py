@@ -18,8 +18,9 @@ from melisma.live.orchestrator.learner_authentication import check_learner
 from melisma.live.orchestrator.learner_service import SMALL_BYTES
 from melisma.live.orchestrator.mailbox import MAX_IDLE_SILENCE_S, MAX_POLL_S
 from melisma.live.orchestrator.strict_methods import StrictMethods
+from melisma.text import visible
 
-METHODS: Final = ("register", "list_tasks")
+METHODS: Final = ("register", "list_tasks", "report_failure")
 DEFAULT_PRICE: Final = 1.0
 
 
@@ -36,22 +37,27 @@ class ServiceLearner:
     called_s: float = 0.0
     polls: int = 0  # that wait for a change now
     dismissed: bool = False
+    has_left: bool = False
 
     def is_present(self, now_s: float) -> bool:
-        """Return whether the device has called lately."""
+        """Return whether the device has called lately, and has not left since."""
+        if self.has_left:
+            return False
         return bool(self.polls) or now_s - self.called_s < MAX_IDLE_SILENCE_S
 
 
 class ServiceLearners:
-    """Serves the devices of a service; `on_registered` is called with each that registers."""
+    """Serves the devices of a service; `on_registered` and `on_left` are called with each."""
 
     def __init__(
         self,
         run: str,
         now: Callable[[], float],
         on_registered: Callable[[ServiceLearner], object],
+        on_left: Callable[[ServiceLearner, str], object],
     ) -> None:
-        self._run, self._now, self._on_registered = run, now, on_registered
+        self._run, self._now = run, now
+        self._on_registered, self._on_left = on_registered, on_left
         self._learners: dict[str, ServiceLearner] = {}
         self._refs: tuple[protocol.TaskRef, ...] = ()
         self._ended, self._changed = False, asyncio.Event()
@@ -109,6 +115,7 @@ class ServiceLearners:
                 raise RefusedError(str(error)) from None
         learner = self.add(call.caller)
         learner.session, learner.called_s, learner.dismissed = request.session, self._now(), False
+        learner.has_left = False
         learner.host, learner.fingerprint = call.host, call.fingerprint
         if request.price is not None:
             learner.price = request.price
@@ -130,6 +137,12 @@ class ServiceLearners:
         self._caller(session)
         learner.dismissed = self._ended
         return protocol.to_builtins(protocol.TaskList(self._refs, self._ended))
+
+    async def report_failure(self, session: str, reason: str) -> None:
+        """Record that a device leaves; the processes for its tasks say so themselves."""
+        learner = self._caller(session)
+        learner.has_left = True
+        self._on_left(learner, visible(protocol.parse(reason, protocol.ShortText)))
 
     def _caller(self, session: str) -> ServiceLearner:
         """Return the device that calls, if the session is its latest one."""

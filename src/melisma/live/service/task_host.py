@@ -178,7 +178,7 @@ class TaskHost:
     async def wait_for_leaving(self, timeout_s: float) -> None:
         """Wait until all learners know that the task has ended, or for `timeout_s`."""
         until_s = self.orchestrator.now() + timeout_s
-        while self.orchestrator.now() < until_s and any(
+        while self.orchestrator.now() < until_s and any(  # noqa: ASYNC110 - bounded, and rare
             box.ready and not box.dismissed for box in self.mailboxes
         ):
             await asyncio.sleep(LEAVING_CHECK_S)
