@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from melisma.errors import UnregisteredError
 from melisma.live import protocol
 from melisma.live.joining.learner_child import LearnerChild
 from melisma.live.joining.use_limits import UseLimits
@@ -60,8 +61,7 @@ class TaskProcesses:
         folders = {path.name for path in self._folder.glob("task*")}
         known: list[str] = []
         while True:
-            reply = self._orchestrator.call("list_tasks", self._session, known)
-            listed = protocol.parse(reply, protocol.TaskList)
+            listed = self._list_tasks(run, known)
             known = [ref.name for ref in listed.tasks]
             for name in folders - {_folder_name(ref) for ref in listed.tasks}:
                 self._forget(name)
@@ -72,6 +72,23 @@ class TaskProcesses:
                     self._follow(ref)
             if listed.ended:
                 return bool(self._failures)
+
+    def _list_tasks(self, run: str, known: list[str]) -> protocol.TaskList:
+        """Return the tasks of the orchestrator as soon as they change.
+
+        One that was started again with the same tasks gets to know this device again; with others
+        it is another one.
+        """
+        try:
+            reply = self._orchestrator.call("list_tasks", self._session, known)
+        except UnregisteredError:
+            request = protocol.RegisterRequest(self._session, price=self._settings.price)
+            answer = self._orchestrator.call("register", protocol.to_builtins(request))
+            response = protocol.parse(answer, protocol.AnyRegisterResponse)
+            if not isinstance(response, protocol.TasksResponse) or response.run != run:
+                raise
+            reply = self._orchestrator.call("list_tasks", self._session, known)
+        return protocol.parse(reply, protocol.TaskList)
 
     def note_slowness(self, line: bytes) -> None:
         """Pass on to all processes why this device runs slower."""

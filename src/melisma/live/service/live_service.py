@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import events as cycle_events
-from melisma.cycle.state import Stage
 from melisma.fleet.array_types import Floats, Ints
 from melisma.live.service.task_host import TaskHost
 from melisma.runs.service_journal import ServiceJournal
@@ -54,10 +53,7 @@ class LiveService:
         self._handle(events.ServiceStarted(at_s=self.now(), scheme=scheme, budget=budget))
 
     def resume(self, recovered: RecoveredService, hosts: Sequence[TaskHost]) -> None:
-        """Go on with the service of an earlier process; `hosts` are its tasks that go on.
-
-        Call it before the tasks handle any event.
-        """
+        """Go on with the service of an earlier process, and with its open tasks."""
         self.machine = recovered.machine
         self._began = self._loop.time() - recovered.at_s
         self._cycle_round = self._granted_round = self.machine.state.round
@@ -67,10 +63,12 @@ class LiveService:
                 host.number, host.earlier_steps(), recovered.handled[host.number]
             ):
                 self._handle(event.at(self.now()))
+        for host in hosts:
+            host.resume()
         for command in recovered.pending:
             HANDLERS[type(command)](self, command)
         for number, grant in recovered.grants.items():
-            if number in self.hosts and self.hosts[number].stage is Stage.SHARING:
+            if number in self.hosts and self.hosts[number].waits_for_shares:
                 self.grant_shares(grant)
 
     def add_learners(self, learners: Ints, names: Sequence[str], price: Floats) -> None:

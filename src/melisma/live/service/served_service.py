@@ -90,13 +90,13 @@ class ServedService:
         hosts = self._restore() if recovered is not None else []
         try:
             async with AsyncExitStack() as stack:
-                await self._serve(stack, hosts)
+                self._create_worker(hosts)
                 if recovered is None:
                     self.service.start(self.folder.scheme, self.folder.budget)
                 else:
                     self.service.resume(recovered, hosts)
+                await self._open(stack)
                 for host in hosts:
-                    host.resume()
                     self._attend(host)
                 cancellation.on_request(lambda: loop.call_soon_threadsafe(self._stopped.set))
                 self.service.failed.add_done_callback(lambda _: self._stopped.set())
@@ -147,8 +147,8 @@ class ServedService:
         """Return the report of a task so far; None before its first step."""
         return self.folder.report(number)
 
-    async def _serve(self, stack: AsyncExitStack, hosts: Iterable[TaskHost]) -> None:
-        """Start to serve devices and the owner, and invite devices."""
+    def _create_worker(self, hosts: Iterable[TaskHost]) -> None:
+        """Create the worker for devices and the owner; nothing listens yet."""
         reception, settings = self.reception, self._settings
         authenticator = reception.prepare(chain.from_iterable(host.mailboxes for host in hosts))
         self._worker = worker = learner_worker(
@@ -165,11 +165,14 @@ class ServedService:
         OwnerMethods(self).expose(worker)
         for host in hosts:
             host.expose(worker)
-        joined, left_out = await reception.open(stack, worker, self.folder.run)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        """Start to listen, and invite devices."""
+        reception, start = self.reception, self._settings.start
+        joined, left_out = await reception.open(stack, self._worker, self.folder.run)
         self.folder.save_port(joined.port)
-        await reception.invite(
-            stack, Invitation(joined, left_out, reception.fingerprint, settings.start, None)
-        )
+        invitation = Invitation(joined, left_out, reception.fingerprint, start, None)
+        await reception.invite(stack, invitation)
 
     def _find_file(self, name: str, caller: str) -> Path | None:
         task, _, rest = name.partition("/")

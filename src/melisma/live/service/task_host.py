@@ -82,9 +82,9 @@ class TaskHost:
         return self.orchestrator.finished.done()
 
     @property
-    def stage(self) -> Stage:
-        """The stage of the task's present cycle."""
-        return self.orchestrator.state.stage
+    def waits_for_shares(self) -> bool:
+        """Whether the task waits for the shares that it requested."""
+        return self.has_begun and self.orchestrator.state.stage is Stage.SHARING
 
     def open(
         self,
@@ -107,7 +107,6 @@ class TaskHost:
             self.progress.apply(step)
         if self.prepared.journal is not None:
             restore_sessions(store.journal, mailboxes, alive=True)
-            self.orchestrator.started = self.prepared.resumption is not None
 
     def earlier_steps(self) -> Iterable[Step]:
         """Yield the steps of earlier processes."""
