@@ -9,5 +9,6 @@
     accounts.py         what a task has reserved, paid and left of its budget
     payments.py         commands that pay counted work, and release all other work
     round_planning.py   carries out `PlanRound`: one problem of all its tasks, by a scheme
+    plan_candidates.py  what other budgets and deadlines of submitted tasks would give
     observation.py      what the steps of a task's cycle machine mean for the service
 """
