@@ -60,5 +60,5 @@ def test_the_ledger_of_a_simulation_is_the_same(folder: Path, tmp_path: Path) ->
 
 def test_a_folder_without_a_ledger_is_refused(tmp_path: Path) -> None:
     result = melisma("ledger", str(tmp_path))
-    assert result.code == 1
+    assert result.code == 2
     assert "has no ledger; use the folder of a service" in result.stderr

@@ -494,3 +494,69 @@ def test_a_signal_ends_a_long_search_with_exit_code_130(tmp_path: Path, number: 
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
     assert err.strip() == "melisma: interrupted"
+
+
+SMALL_TASK = """
+[task]
+name = "{name}"
+model = "twonn"
+data = "mnist"
+scheme = "med"
+passes = 1
+cycles = 2
+deadline_s = {deadline_s}
+shard_samples = 100
+extension = false
+sizes = {{ samples = 1000, model_bytes = 100000, sample_ops = 1e6 }}
+"""
+SMALL_FLEET = """
+[[fleet.learner]]
+name = "slow"
+samples_per_s = 100
+bandwidth_bps = 1e8
+price = 0.5
+
+[[fleet.learner]]
+name = "fast"
+samples_per_s = 400
+bandwidth_bps = 1e8
+price = 2.0
+"""
+
+
+def small_files(folder: Path, deadline_s: float = 20.0) -> list[str]:
+    """Write two tasks and a fleet; return the arguments for them."""
+    for name in ("first", "second"):
+        text = SMALL_TASK.format(name=name, deadline_s=deadline_s)
+        (folder / f"{name}.toml").write_text(text)
+    (folder / "fleet.toml").write_text(SMALL_FLEET)
+    return [str(folder / f"{name}.toml") for name in ("first", "second")] + [
+        "--fleet",
+        str(folder / "fleet.toml"),
+    ]
+
+
+def test_candidates_show_when_tasks_end_and_what_they_cost(tmp_path: Path) -> None:
+    code, out, _ = plan(*small_files(tmp_path), "--candidates")
+    assert code == 0
+    lines = out.splitlines()
+    title = next(n for n, line in enumerate(lines) if line.startswith("candidate"))
+    assert "first ends" in lines[title]
+    assert lines[title + 1].startswith("as submitted")
+    _, out, _ = plan(*small_files(tmp_path), "--candidates", "--json")
+    candidates = parse_json(out)["candidates"]
+    assert candidates[0]["feasible"]
+    assert [task["name"] for task in candidates[0]["tasks"]] == ["first", "second"]
+
+
+def test_candidates_of_an_infeasible_deadline_name_the_nearest_one(tmp_path: Path) -> None:
+    code, out, _ = plan(*small_files(tmp_path, deadline_s=0.5), "--candidates")
+    assert code == 1
+    assert "as submitted: no plan: deadline_s cannot be met" in out
+    assert "deadline_s of first >= " in out
+
+
+def test_candidates_are_for_tasks_that_share_learners() -> None:
+    code, _, err = plan(*arguments(*CLUSTER), "--candidates")
+    assert code == 2
+    assert "--candidates is for tasks that share learners" in err

@@ -10,5 +10,6 @@
     payments.py         commands that pay counted work, and release all other work
     round_planning.py   carries out `PlanRound`: one problem of all its tasks, by a scheme
     shared_settings.py  the one scheme of all tasks, their names, and settings that they cannot have
+    plan_candidates.py  what other budgets and deadlines of submitted tasks would give
     observation.py      what the steps of a task's cycle machine mean for the service
 """

@@ -18,8 +18,8 @@ class PlanRound(Command, frozen=True, kw_only=True, eq=False):
     `costs` are those of each task: `train_s`, `ship_s` and `fixed_s` by learners, NaN for a
     learner that is not ready for the task. A search ends after `limit_s`. `assigned` is the
     position of each learner's task where it is decided, -1 for none; empty if the plan decides.
-    `budget` is that of the round, and `budgets_left` are what the tasks' own budgets leave for it,
-    None without one.
+    `budget` is that of the round, and `budgets_left` are what the tasks' own budgets leave for this
+    round, None without one.
     """
 
     round: int

@@ -200,6 +200,12 @@ def _plan_feasible(command: PlanRound, *, repeatable: bool) -> tuple[Ints, Share
                 raise error.with_names(names, [task.name for task in command.tasks]) from error
 
 
+def shared_problem(command: PlanRound) -> SharedProblem:
+    """Return the problem of all tasks, in which every learner may stay idle."""
+    problem = _problem(command, np.arange(command.learners.size))
+    return problem.with_min_shards(np.zeros_like(problem.min_shards))
+
+
 def _problem(command: PlanRound, rows: Ints) -> SharedProblem:
     costs = [
         _costs(task, cost[:, rows]) for task, cost in zip(command.tasks, command.costs, strict=True)

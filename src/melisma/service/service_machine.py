@@ -205,7 +205,7 @@ def plan(
         budget=state.budget,
         limit_s=PLANNING_FRACTION * min(record.task.deadline_s for record in records),
         assigned=assigned,
-        budgets_left=tuple(record.account.left for record in records),
+        budgets_left=tuple(record.allowance for record in records),
     )
 
 
@@ -258,6 +258,10 @@ def on_infeasible(state: ServiceState, event: events.RoundInfeasible) -> Command
     if state.boundary.keeps_tasks:
         return [plan(state, event.numbers, "learners cannot keep their tasks", keep=False)]
     last = event.numbers[-1] if event.over_budget is None else event.over_budget
+    if event.over_budget is not None and not state.tasks[last].spends_all:
+        state.tasks[last].spends_all = True
+        reason = f"task {state.tasks[last].task.name} spends more than an even part of its budget"
+        return [plan(state, event.numbers, reason)]
     others = [number for number in event.numbers if number != last]
     state.boundary.holds[last] = event.reason
     if others:

@@ -48,6 +48,7 @@ class TaskRecord:
     cycles: int = 0  # that were granted
     cycle: int = 0  # of the latest grant
     account: Account = field(default_factory=Account)
+    spends_all: bool = False  # whether the next cycle may take all that is left of the budget
 
     @property
     def is_live(self) -> bool:
@@ -59,7 +60,18 @@ class TaskRecord:
         if self.request is not None:
             self.cycle = self.request.cycle
         self.status, self.in_cycle, self.request = TaskStatus.RUNNING, True, None
-        self.cycles += 1
+        self.cycles, self.spends_all = self.cycles + 1, False
+
+    @property
+    def allowance(self) -> float | None:
+        """The most that the next cycle may cost: an even part of what is left of the budget.
+
+        None without a budget.
+        """
+        left = self.account.left
+        if left is None or self.spends_all:
+            return left
+        return left / max(self.remaining_cycles or 1, 1)
 
     @property
     def remaining_cycles(self) -> int | None:

@@ -3,6 +3,7 @@
 ::
 
     bench_view.py         `melisma bench`
+    candidates_view.py    `melisma plan --candidates`
     compare_view.py       `melisma compare`
     invitation_view.py    the command with which devices join an orchestrator
     join_view.py          `melisma join`

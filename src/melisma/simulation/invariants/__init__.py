@@ -6,5 +6,6 @@
     shard_invariants.py    which learners get which shards
     update_invariants.py   which updates count, and with which weight
     assignment_records.py  what the checks know of assignments
+    service_invariants.py  the payments of several tasks that share learners
     violations.py          the error that a violated invariant raises
 """
