@@ -16,10 +16,12 @@ MODULES = {
     "staleness": "allocation.staleness",
     "feel": "allocation.feel",
     "med": "allocation.med",
+    "med_gaps": "allocation.med_gaps",
     "live": "live.live",
     "guard": "live.guard",
     "durability": "live.durability",
     "simulation": "simulation.simulation",
+    "service": "service.service",
     "non_iid": "learning.non_iid",
     "decentralised": "peer.decentralised",
 }

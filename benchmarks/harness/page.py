@@ -9,13 +9,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from benchmarks.allocation import feel, med, staleness
+from benchmarks.allocation import feel, med, med_gaps, staleness
 from benchmarks.axon import http_stack, rpc
 from benchmarks.harness import machine, table, targets
 from benchmarks.harness.parts import Benchmark
 from benchmarks.learning import non_iid
 from benchmarks.live import deadline, durability, goodput_picture, guard, live
 from benchmarks.peer import decentralised
+from benchmarks.service import med_picture, service
 from benchmarks.simulation import simulation
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -57,6 +58,8 @@ def main() -> None:
     _write_durability()
     _write_parts(non_iid.BENCHMARK, "learning")
     _write_parts(decentralised.BENCHMARK, "peer")
+    _write_parts(med_gaps.BENCHMARK, "allocation")
+    _write_service()
 
 
 def _write_allocation() -> None:
@@ -90,6 +93,17 @@ def _write_durability() -> None:
     _write_parts(durability.BENCHMARK, "live")
     parts = json.loads((RESULTS / "durability.json").read_text())["parts"]
     (DOCS / "live" / "figures" / "goodput.svg").write_text(goodput_picture.picture(parts))
+
+
+def _write_service() -> None:
+    _write_parts(service.BENCHMARK, "service")
+    parts = json.loads((RESULTS / "service.json").read_text())["parts"]
+    folder = DOCS / "service" / "figures"
+    for name, measured in parts.items():
+        if measured.get("relations"):
+            compared = service.relations_table(measured)
+            (folder / f"{name}_compared.md").write_text(compared + "\n")
+    (folder / "training.svg").write_text(med_picture.picture(parts))
 
 
 def _write_parts(benchmark: Benchmark, part: str) -> None:

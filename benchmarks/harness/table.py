@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+Figure = float | str | Sequence[float] | None
+"""A number, a text, a mean with the half width of its 95 % interval, or nothing."""
 
-def render(columns: Sequence[str], rows: Mapping[str, Mapping[str, float | None]]) -> str:
+
+def render(columns: Sequence[str], rows: Mapping[str, Mapping[str, Figure]]) -> str:
     """Return a Markdown table with one row for each name; a missing figure is a dash."""
     cells = [["", *columns]]
     cells += [[name, *(_cell(row.get(column)) for column in columns)] for name, row in rows.items()]
@@ -15,12 +18,22 @@ def render(columns: Sequence[str], rows: Mapping[str, Mapping[str, float | None]
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def _cell(value: float | None) -> str:
+def _cell(value: Figure) -> str:
     if value is None:
         return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence):
+        return _interval(*value)
     if isinstance(value, int) or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 1 or not value else f"{value:.2f}"
+
+
+def _interval(middle: float, half_width: float) -> str:
+    digits = 0 if abs(middle) >= 100 and half_width >= 1 else 1
+    # Adding 0 turns -0.0 into 0.0.
+    return f"{round(middle, digits) + 0.0:.{digits}f} ± {half_width:.{digits}f}"
 
 
 def _pad(cell: str, width: int, column: int) -> str:

@@ -30,6 +30,8 @@ from melisma.fleet.task import Task
 from melisma.service import events
 from melisma.service.commands import PlanRound
 
+# A search ends after this part of the time for planning: a step that has begun is finished.
+SEARCH_PART = 0.9
 # Seconds of search as steps of `med`, which are the same on every machine.
 WORK_PER_S = 1e7
 # Constraints that a plan can satisfy if some learners stay idle.
@@ -184,7 +186,7 @@ def _plan_feasible(command: PlanRound, *, repeatable: bool) -> tuple[Ints, Share
                 works &= command.assigned[rows] >= 0
             problem = problem.with_min_shards(np.where(works, problem.min_shards, 0))
         inputs = PlanInputs(
-            time_limit_s=None if repeatable else command.limit_s,
+            time_limit_s=None if repeatable else SEARCH_PART * command.limit_s,
             max_work=WORK_PER_S * command.limit_s if repeatable else None,
             assigned=command.assigned[rows] if command.assigned.size else None,
         )

@@ -6,7 +6,7 @@ import pytest
 from scipy import optimize, sparse
 
 from benchmarks.allocation.med_instances import instance, with_budget
-from melisma.allocation.med import cheapest, med
+from melisma.allocation.med import cheapest, med, solver
 from melisma.allocation.shared_problem import SharedProblem
 from melisma.errors import InfeasibleError, SettingError
 from tests.allocation.med.brute_force import least_sum
@@ -128,6 +128,31 @@ def test_a_time_limit_gives_a_plan_and_a_valid_bound(seed: int) -> None:
     assert hasty.bound_s <= best.total_s * (1 + 1e-12)
     assert best.total_s <= hasty.total_s
     assert 0 <= hasty.gap < 1
+
+
+class Ticks:
+    """A clock that advances by a tick whenever it is read."""
+
+    def __init__(self, tick_s: float) -> None:
+        self.now_s, self.tick_s = 0.0, tick_s
+
+    def monotonic(self) -> float:
+        self.now_s += self.tick_s
+        return self.now_s
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 5.0, 50.0])
+def test_a_search_that_is_stopped_at_any_moment_has_a_useful_bound(
+    limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = instance(100, 5, 203)
+    problem = with_budget(problem, 0.9 * problem.budget)
+    clock = Ticks(1.0)
+    monkeypatch.setattr(solver, "time", clock)
+    plan = med(problem, time_limit_s=limit_s)
+    assert_feasible(plan, problem)
+    assert plan.gap < 0.1
+    assert clock.now_s < limit_s + 100
 
 
 def test_a_large_fleet_gets_a_certified_plan() -> None:

@@ -215,6 +215,20 @@ def test_crashes_and_silence_end_no_run() -> None:
         assert len(planned) == 9
 
 
+@pytest.mark.parametrize("fault", ["crash 1 at 9 for 1", "crash 1 at 9", "vanish 1 at 9 for 5"])
+def test_learners_that_leave_and_return_before_a_task_is_submitted_join_it(fault: str) -> None:
+    options = SimulationOptions(work="timing", seed=3, faults=fault)
+    run = Recorded(options, submits_s=(0.0, 0.0, 30.0))
+    assert run.report.outcome == "finished"
+    joined = [
+        set(step.event.learners.tolist())
+        for step in run.steps[2]
+        if isinstance(step.event, events.LearnersJoined)
+    ]
+    assert joined[0] >= set(range(8)) - {1}
+    assert (1 in joined[0]) == ("for" in fault)
+
+
 def test_a_learner_that_joins_late_takes_part_from_a_later_round_on() -> None:
     late = [
         *GROUP,

@@ -82,10 +82,13 @@ class SearchTree:
             self.best_s, self.assignment = value_s, assignment.copy()
         return bool(np.isfinite(value_s))
 
-    def run(self, stop: StopCheck, gap: float = 0.0) -> None:
-        """Search until no node is open, the gap is reached, or `stop` returns true."""
+    def run(self, stop: StopCheck, gap: float = 0.0, least_nodes: int = 0) -> None:
+        """Search until no node is open, the gap is reached, or `stop` returns true.
+
+        `least_nodes` are expanded in any case: before the first one the bound says little.
+        """
         self.gap = max(self.gap, gap)
-        while self.open and not stop(self):
+        while self.open and (self.nodes < least_nodes or not stop(self)):
             cutoff_s = self._cutoff_s(gap)
             bound_s, _, node = heapq.heappop(self.open)
             if bound_s >= cutoff_s:

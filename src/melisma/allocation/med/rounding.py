@@ -37,7 +37,9 @@ def round_assignments(
     for coverage in COVERAGES:
         if dual is None or stop():
             return
-        level_s, dual = _LevelDescent(classes, coverage, level_s, dual).run()
+        level_s, dual = _LevelDescent(classes, coverage, level_s, dual).run(stop)
+        if stop():
+            return
         yield dual, AssignmentRepair(classes, dual).run()
 
 
@@ -65,10 +67,12 @@ class _LevelDescent:
     dual: FixedLevelDual
     penalty: float = 1.5
 
-    def run(self) -> tuple[Floats, FixedLevelDual]:
+    def run(self, stop: Callable[[], bool]) -> tuple[Floats, FixedLevelDual]:
         """Change one or two levels at a time while that helps, by decreasing amounts."""
         width, last = WIDTHS
         for _ in range(LEVEL_ROUNDS):
+            if stop():
+                break
             if not self._improve(width):
                 width /= 2
             if width < last and self.dual.coverage < self.coverage - 1e-4:

@@ -69,7 +69,7 @@ def med(
     if tree.assignment is None:
         limited = time_limit_s is not None or max_work is not None
         tree.offer(_feasible_assignment(problem, classes, limited=limited))
-    tree.run(stop, gap)
+    tree.run(stop, gap, least_nodes=1)
     assert tree.assignment is not None
     return _build_plan(problem, classes, tree.assignment, tree.bound_s)
 

@@ -47,15 +47,14 @@ class ServiceDriver:
         self._fleet, self._scheme = scenarios[0].fleet, get_scheme(scenarios[0].task.scheme)
         self._watch, self._watch_task = watch, watch_task
         self.machine, self._rounds = ServiceMachine(), Rounds(self._fleet)
-        presence = SharedPresence(self._report_priced)
-        self._around = _surroundings(scenarios, presence)
+        self._presence = SharedPresence(self._report_priced)
+        self._around = _surroundings(scenarios, self._presence)
         self.queue = self._around.queue
         self.drivers = [
             Driver(scenario, compute, partial(self._observe, number), self._around)
             for number, (scenario, compute) in enumerate(zip(scenarios, computes, strict=True))
         ]
         share_learners(self.drivers, self._fleet, self._scheme, self._rounds)
-        presence.drivers = self.drivers
         self._tasks, self._submits_s = [scenario.task for scenario in scenarios], submits_s
         self._wakes = self._granted = 0
         self._planned: deque[events.AnyEvent] = deque()
@@ -83,6 +82,7 @@ class ServiceDriver:
     def _submit(self, number: int) -> None:
         now_s = self.queue.now_s
         self._handle(events.TaskQueued(at_s=now_s, number=number, task=self._tasks[number]))
+        self._presence.drivers.append(self.drivers[number])
         self.drivers[number].begin()
 
     def _report_priced(self, learners: Ints) -> None:

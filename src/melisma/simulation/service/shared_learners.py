@@ -63,7 +63,7 @@ def share_learners(drivers: Sequence[Driver], fleet: Fleet, scheme: Scheme, roun
 
 
 class SharedPresence:
-    """Passes changes in presence to all tasks: first the learners change, then the tasks hear."""
+    """Passes changes in presence to the submitted tasks: first learners change, then tasks hear."""
 
     def __init__(self, joined: Callable[[Ints], object]) -> None:
         self.drivers: list[Driver] = []
