@@ -6,6 +6,8 @@ others are functions of the user.
 
 from typing import Final
 
+import numpy as np
+
 from melisma.user_code import IMPORT_PATH
 
 TRAINING: Final = "training"
@@ -22,3 +24,8 @@ def check_stressor(name: str) -> None:
         f"stress {name!r} is unknown; expected {TRAINING!r}, {DOWNLOADING!r}, or a function of "
         "yours as package.module:name"
     )
+
+
+def stress_matrix() -> bytes:
+    """Return the matrix that is downloaded: random float64 numbers, always the same ones."""
+    return np.random.default_rng(0).random((MATRIX_SIDE, MATRIX_SIDE)).astype("<f8").tobytes()

@@ -1,6 +1,6 @@
 """The settings of a learner process, which reads them as JSON; without NumPy, as `joining` is."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -11,23 +11,36 @@ LEARNER_MODULE: Final = "melisma.live.learner.learner_process"
 DEFAULT_CACHE_BYTES: Final = 4 << 30
 
 
+class OperatingState(NamedTuple):
+    """An operating state: its probability, the shares of compute and bandwidth left, its stressor.
+
+    A device that runs the stressor ignores the shares.
+    """
+
+    probability: float = 1.0
+    compute: float = 1.0
+    bandwidth: float = 1.0
+    stress: str = ""
+
+
 class EmulatedDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An emulated device: share of a core, link, and states (probability, compute, bandwidth).
+    """An emulated device: share of a core, link, and operating states, drawn by `seed`.
 
     With `sample_s` it trains a sample in that time, whatever its share of a core. `noise` has the
     relative deviations of compute and bandwidth and their correlation time; `trace` the rows of a
-    `BandwidthTrace`.
+    `BandwidthTrace`. It knows the probabilities of its states, or they are estimated.
     """
 
     core_share: float
     downlink_bps: float
     uplink_bps: float
     latency_s: float
-    states: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)
+    states: tuple[OperatingState, ...] = (OperatingState(),)
     seed: int = 1
     sample_s: float | None = None
     noise: tuple[float, float, float] = (0.0, 0.0, 1.0)
     trace: tuple[tuple[float, float, float], ...] = ()
+    state_probabilities: Literal["given", "estimated"] = "given"
 
 
 class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
