@@ -48,13 +48,8 @@ def emulated_learners(prepared: "PreparedRun") -> tuple[LearnerSettings, ...]:
     # A learner of this machine may be assigned all shards.
     data_bytes = prepared.train.samples.nbytes + prepared.train.labels.nbytes
     # Task and fleet are files of the same owner.
-    allowed = tuple(
-        dict.fromkeys(
-            module
-            for name in (prepared.task.model, *fleet.stressors)
-            for module in defining_modules(name)
-        )
-    )
+    own = {"model": (prepared.task.model,), "stress": fleet.stressors}
+    allowed = tuple(m for key in own for name in own[key] for m in defining_modules(name, key))
     return tuple(
         LearnerSettings(
             name=name,

@@ -100,11 +100,14 @@ def import_allowed(key: str, name: str, allowed: Iterable[str]) -> Callable[...,
     return import_function(key, name, DEVICE_SEARCHED)
 
 
-def defining_modules(name: str) -> tuple[str, ...]:
-    """Return the modules that define a model of this machine's own task; none if it is built in."""
+def defining_modules(name: str, key: str = "model") -> tuple[str, ...]:
+    """Return the modules that define code of this machine's own files; none if it is built in.
+
+    `key` is the one that names it, for errors.
+    """
     if not is_import_path(name):
         return ()
-    origin = getattr(import_object("model", name), "__module__", None)
+    origin = getattr(import_object(key, name), "__module__", None)
     return tuple(dict.fromkeys([name.partition(":")[0], *([origin] if origin else [])]))
 
 
