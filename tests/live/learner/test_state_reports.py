@@ -1,5 +1,6 @@
 """Learners of schemes that plan several tasks measure each of their states, and report little."""
 
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,7 +43,7 @@ class Learner:
         self._folder, self._device = folder, device or emulate()
         self._sessions = 0
 
-    def make(self, device: EmulatedDevice | None) -> Agent:
+    def make(self, device: EmulatedDevice | None, states: Path | None = None) -> Agent:
         settings = LearnerSettings(
             name="a",
             orchestrator=(),
@@ -50,6 +51,7 @@ class Learner:
             spool=str(self._folder / "spool"),
             allowed_modules=(counting_task.__name__,),
             device=device,
+            states=None if states is None else str(states),
         )
         self._sessions += 1
         session = f"session-{self._sessions}"
@@ -144,14 +146,27 @@ def test_an_estimate_follows_the_states_of_cycles_and_survives_a_restart(tmp_pat
 
 
 def test_a_real_device_does_not_know_its_next_state(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="use scheme med for real ones"):
+    with pytest.raises(SettingError, match="use scheme med for others"):
         Learner(tmp_path, "mmtt-ideal").make(None)
     agent = Learner(tmp_path, "med").make(None)
     assert reports_of(agent).states_to_measure() == [0]
 
 
 def test_saved_states_of_a_device_with_others_are_not_used() -> None:
-    reports = StateReports(Device(emulate()), "expected", "given")
+    reports = StateReports(Device(emulate()), "expected")
     reports.record_benchmark(COSTS)
     other = Device(emulate(states=STATES[:2]))
-    assert not StateReports(other, "expected", "given", reports.save()).histories
+    assert not StateReports(other, "expected", reports.save()).histories
+
+
+def test_a_real_device_with_a_file_of_states_knows_its_next_one(tmp_path: Path) -> None:
+    file = tmp_path / "states.toml"
+    table = '[[state]]\nprobability = {}\nstress = "{}"\n'
+    file.write_text("seed = 5\n" + table.format(0.25, "") + table.format(0.75, "training"))
+    agent = Learner(tmp_path, "mmtt-ideal").make(None, file)
+    assert reports_of(agent).states_to_measure() == [0, 1]
+    device = agent._device
+    assert [device.state_in(cycle) for cycle in range(20)] == list(map(state_in, range(20)))
+    device.enter(1)
+    assert device.stress == "training"
+    assert device.stress_pacer(time.sleep) is None

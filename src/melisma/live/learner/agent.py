@@ -31,7 +31,7 @@ from melisma.learning.trainer import Score, TrainingResult
 from melisma.live import protocol
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
 from melisma.live.learner.connection import Connection
-from melisma.live.learner.device import Device
+from melisma.live.learner.device import Device, read_own_states
 from melisma.live.learner.device_reports import (
     CycleTrained,
     Joined,
@@ -84,7 +84,8 @@ class Agent:
                 f"task {self._task.name} is federated learning, and this device has no data for it:"
                 " use melisma join with --data FOLDER or --data MODULE:FUNCTION"
             )
-        self._device = Device(settings.device, self._learner, began_at)
+        own = None if settings.states is None else read_own_states(settings.states)
+        self._device = Device(settings.device, self._learner, began_at, own)
         self._stressors = Stressors(self._device, orchestrator, settings.allowed_modules)
         self._build_trainer = prepare_trainers(settings, registered, orchestrator)
         self._trainer = self._build_trainer()
@@ -121,16 +122,16 @@ class Agent:
 
     def _prepare_reports(self) -> StateReports | None:
         """Return the costs in each state, if the scheme plans several tasks with them."""
-        scheme, emulated = self._scheme, self._settings.device
+        scheme, device = self._scheme, self._device
         if scheme.problem != "shared":
             return None
-        if scheme.costs_in == "present" and emulated is None:
+        if scheme.costs_in == "present" and not device.knows_next_state:
             raise SettingError(
                 f"scheme {scheme.name} plans with the state that a device is going to be in, which "
-                "only emulated devices know; use scheme med for real ones"
+                "only devices know whose states are drawn (emulated ones, and those of melisma "
+                "join --states); use scheme med for others"
             )
-        source = "given" if emulated is None else emulated.state_probabilities
-        return StateReports(self._device, scheme.costs_in, source, self._spool.states)
+        return StateReports(device, scheme.costs_in, self._spool.states)
 
     def run(self) -> bool:
         """Join the run and carry out instructions until the orchestrator ends it.

@@ -25,10 +25,12 @@ from melisma.fleet.emulation import (
     constant_rate,
     never,
 )
+from melisma.fleet.files.states_file import read_states
+from melisma.fleet.observed_states import ProbabilitySource
 from melisma.fleet.states import cycle_states
 from melisma.fleet.variation import BandwidthTrace, Noise, Resource, Variation, VaryingLearners
 from melisma.learning.data.datasets import Split
-from melisma.live.learner.learner_settings import EmulatedDevice, OperatingState
+from melisma.live.learner.learner_settings import EmulatedDevice, OperatingState, OwnStates
 
 STRESS_SHARE = 0.5
 """The part of the core that a stressor gets beside training."""
@@ -57,18 +59,24 @@ class Device:
     """Delays compute and transfers to the speed of the emulated device; without one, does nothing.
 
     `number` is the learner's number, which its states and noise are drawn for; `began_at` the
-    start of the run on this machine's monotonic clock. `state` is the index of its present state in
+    start of the run on this machine's monotonic clock. `own` are the operating states of a real
+    device. `state` is the index of its present state in
     `states`, and `contention` what a stressor takes from training.
     """
 
     def __init__(
-        self, emulated: EmulatedDevice | None, number: int = 0, began_at: float = 0.0
+        self,
+        emulated: EmulatedDevice | None,
+        number: int = 0,
+        began_at: float = 0.0,
+        own: OwnStates | None = None,
     ) -> None:
         self._emulated, self._number = emulated, number
         self._began_at = began_at
         self._variation = None if emulated is None else _device_variation(emulated, number)
-        rows = () if emulated is None else emulated.states
-        self.states = tuple(OperatingState(*row) for row in rows) or (OperatingState(),)
+        self._drawn = emulated or own or OwnStates()
+        self.states = tuple(OperatingState(*row) for row in self._drawn.states)
+        self.knows_next_state = emulated is not None or own is not None
         self.contention = Contention()
         self.start_cycle(0)
 
@@ -78,14 +86,19 @@ class Device:
         return np.array([[state.probability for state in self.states]])
 
     @property
+    def probability_source(self) -> ProbabilitySource:
+        """Whether the learner knows these probabilities."""
+        return self._drawn.state_probabilities
+
+    @property
     def stress(self) -> str:
         """The name of the stressor of the present state; empty without one."""
         return self.states[self.state].stress
 
     def state_in(self, cycle: int) -> int:
         """Return the state that is drawn for a cycle."""
-        seed = 1 if self._emulated is None else self._emulated.seed
-        return int(cycle_states(cycle, self.probability, seed, np.array([self._number]))[0])
+        numbers = np.array([self._number])
+        return int(cycle_states(cycle, self.probability, self._drawn.seed, numbers)[0])
 
     def start_cycle(self, cycle: int) -> None:
         """Enter the state of a cycle."""
@@ -205,3 +218,10 @@ def _device_variation(emulated: EmulatedDevice, number: int) -> Variation:
     traces = (BandwidthTrace(emulated.trace),) if emulated.trace else ()
     trace_ids = np.array([len(traces) - 1])
     return Variation(emulated.seed, np.array([number]), noise, trace_ids, traces)
+
+
+def read_own_states(path: str) -> OwnStates:
+    """Read the operating states of a real device from its file."""
+    file = read_states(path)
+    states = tuple(OperatingState(each.probability, stress=each.stress) for each in file.state)
+    return OwnStates(states, file.seed, file.state_probabilities)

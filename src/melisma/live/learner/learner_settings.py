@@ -23,6 +23,14 @@ class OperatingState(NamedTuple):
     stress: str = ""
 
 
+class OwnStates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The operating states of a device, drawn by `seed`; it knows their probabilities, or not."""
+
+    states: tuple[OperatingState, ...] = (OperatingState(),)
+    seed: int = 1
+    state_probabilities: Literal["given", "estimated"] = "given"
+
+
 class EmulatedDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An emulated device: share of a core, link, and operating states, drawn by `seed`.
 
@@ -54,6 +62,7 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     A model of the task that is not built in is imported only from `allowed_modules`, which are
     searched for in `module_path`, too, or with `trust_code` from the source that the orchestrator
     offers. That code is limited to `memory_bytes`, by default 75 % of the memory.
+    A real device is in the operating states of the file `states`, always idle without one.
     In the folder `spool` it saves the training that it is at, for the process that replaces it.
     The process of a `supervised` learner writes reports to standard output, and leaves the run when
     its standard input is closed.
@@ -74,4 +83,5 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     memory_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
     local_data: str | None = None
     spool: str | None = None
+    states: str | None = None
     supervised: bool = False

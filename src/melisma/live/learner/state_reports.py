@@ -9,7 +9,7 @@ from melisma.allocation.schemes import CostsIn
 from melisma.cycle.learner import CostHistory
 from melisma.cycle.state_costs import mean_history, report_weights
 from melisma.fleet.array_types import Floats
-from melisma.fleet.observed_states import ObservedStates, ProbabilitySource
+from melisma.fleet.observed_states import ObservedStates
 from melisma.live.learner.device import Device
 from melisma.live.learner.saved_costs import SavedStates, decode_history, encode_history
 
@@ -23,11 +23,10 @@ class StateReports:
         self,
         device: Device,
         costs_in: CostsIn,
-        source: ProbabilitySource,
         saved: SavedStates | None = None,
     ) -> None:
         self._device, self._costs_in = device, costs_in
-        self._observed = ObservedStates(device.probability, source)
+        self._observed = ObservedStates(device.probability, device.probability_source)
         self.histories: dict[int, CostHistory] = {}
         self.measured_in = device.state
         if saved is not None and len(saved.counts) == len(device.states):
