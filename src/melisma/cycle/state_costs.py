@@ -30,13 +30,24 @@ def report_weights(
     return np.eye(probability.shape[1])[measured_in if costs_in == "measured" else present]
 
 
+def mean_over_states(values: Sequence[Floats], weights: Floats) -> Floats:
+    """Return the weighted mean of the values of each state; weights are learners by states.
+
+    The weights of a learner sum to 1.
+    """
+    mean = np.zeros(weights.shape[0])
+    for value, weight in zip(values, weights.T, strict=True):
+        mean = mean + weight * value
+    return mean
+
+
 def mean_history(histories: Sequence[CostHistory], weights: Floats) -> CostHistory:
     """Return the weighted mean of the costs in each state; weights are learners by states.
 
-    The weights of a learner sum to 1. The result has arrays over learners.
+    The result has arrays over learners.
     """
     columns = [
-        _mean_estimate([getattr(history, field.name) for history in histories], weights.T)
+        _mean_estimate([getattr(history, field.name) for history in histories], weights)
         for field in fields(CostHistory)
     ]
     return CostHistory(*columns)
@@ -44,10 +55,10 @@ def mean_history(histories: Sequence[CostHistory], weights: Floats) -> CostHisto
 
 def _mean_estimate(estimates: Sequence[Estimate], weights: Floats) -> Estimate:
     """Return the mean cost; what a mean is worth in cycles is the harmonic mean of the counts."""
-    mean, spread, doubt = np.zeros((3, weights.shape[1]))
-    for estimate, weight in zip(estimates, weights, strict=True):
-        mean = mean + weight * estimate.mean
-        spread = spread + weight * estimate.spread
-        doubt = doubt + weight / estimate.count
-    # Weights are rounded, and so is their sum.
-    return Estimate(mean, spread, np.maximum(1.0 / doubt, LEAST_COUNT))
+    doubt = mean_over_states([1.0 / each.count for each in estimates], weights)
+    return Estimate(
+        mean_over_states([each.mean for each in estimates], weights),
+        mean_over_states([each.spread for each in estimates], weights),
+        # Weights are rounded, and so is their sum.
+        np.maximum(1.0 / doubt, LEAST_COUNT),
+    )

@@ -11,7 +11,7 @@ import numpy as np
 
 from melisma.allocation.schemes import CostsIn
 from melisma.cycle.learner import CostHistory
-from melisma.cycle.state_costs import mean_history, report_weights
+from melisma.cycle.state_costs import mean_over_states, report_weights
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.observed_states import ObservedStates
@@ -75,12 +75,18 @@ class CostReports:
             self._measured_in[learners],
             self._present(learners),
         )
-        first, history = self._in_first(learners), self._histories.read(learners)
-        histories = [
-            scale(history, _ratio(self._in_states(learners, np.full(learners.size, state)), first))
+        parts = [
+            self._in_states(learners, np.full(learners.size, state))
             for state in range(weights.shape[1])
         ]
-        return mean_history(histories, weights).costs()
+        target = Durations(
+            *(
+                mean_over_states([getattr(part, column.name) for part in parts], weights)
+                for column in fields(Durations)
+            )
+        )
+        ratio = _ratio(target, self._in_first(learners))
+        return scale(self._histories.read(learners), ratio).costs()
 
     def _in_states(self, learners: Ints, states: Ints) -> Durations:
         return self._devices.durations(learners, 1.0, states)
