@@ -11,7 +11,7 @@ from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.variation import BandwidthTrace, Variation
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
-from melisma.live.learner.device import Device
+from melisma.live.learner.device import NOMINAL_SHARE, Device
 from melisma.live.learner.learner_settings import EmulatedDevice, OperatingState
 from tests.live.learner.manual_clock import ManualClock
 
@@ -121,8 +121,8 @@ def test_samples_of_a_given_duration_take_longer_beside_a_stressor(clock: Manual
     device.start_compute()
     began = clock.now_s
     for _ in range(20):
-        # Half of the quarter of a core, for as long as the sample takes.
-        device.contention.used_s += 0.2 * 0.25 / 2
+        # Half of its share of a core, for as long as the sample takes.
+        device.contention.used_s += 0.2 * NOMINAL_SHARE / 2
         device.add_samples(1)
         device.throttle()
     device.finish_compute()

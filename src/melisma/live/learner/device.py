@@ -34,6 +34,11 @@ from melisma.live.learner.learner_settings import EmulatedDevice, OperatingState
 
 STRESS_SHARE = 0.5
 """The part of the core that a stressor gets beside training."""
+NOMINAL_SHARE = 0.1
+"""The share of a core for the stressor of a device whose speed is given in time.
+
+Its share for one model says nothing about other work; training is slowed by the same at any share.
+"""
 
 
 class VaryingRate:
@@ -131,7 +136,9 @@ class Device:
     @property
     def _core_share(self) -> float:
         """The share of one core that training and a stressor have together."""
-        return 1.0 if self._emulated is None else min(self._emulated.core_share, 1.0)
+        if self._emulated is None:
+            return 1.0
+        return NOMINAL_SHARE if self._emulated.sample_s else min(self._emulated.core_share, 1.0)
 
     def _used_s(self) -> float:
         """Return the processor time of training, and what a stressor took from it."""

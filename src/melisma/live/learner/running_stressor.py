@@ -2,7 +2,8 @@
 
 A stressor is a function that is called with `stop`, and calls that between small pieces of its work
 until it returns True; if it returns earlier, it is called again. On an emulated device `stop` paces
-the thread, and counts its processor time as taken from training.
+the thread, and counts its processor time as taken from training. That of a download does not count,
+like that of other transfers.
 """
 
 import threading
@@ -23,8 +24,8 @@ from melisma.user_code import describe_error
 
 Stop = Callable[[], bool]
 Stress = Callable[[Stop], object]
-ROWS_AT_ONCE: Final = 30
-"""A part of a product takes milliseconds, so that a slow device is paced evenly."""
+ROWS_AT_ONCE: Final = 10
+"""A part of a product takes about a millisecond, so that a slow device is paced evenly."""
 END_S: Final = 5.0
 """Time in which a function of the user has to end."""
 
@@ -34,15 +35,15 @@ class Stressors:
 
     def __init__(self, device: Device, orchestrator: Files, allowed: Iterable[str]) -> None:
         self._device = device
-        built_in: dict[str, Stress] = {
-            TRAINING: multiply_matrices,
-            DOWNLOADING: partial(download_matrix, orchestrator, device),
-        }
+        self._functions: dict[str, Stress] = {}
         modules = tuple(allowed)
-        self._functions: dict[str, Stress] = {
-            name: built_in.get(name) or import_allowed("stress", name, modules)
-            for name in {state.stress for state in device.states} - {""}
-        }
+        for name in {state.stress for state in device.states} - {""}:
+            if name == TRAINING:
+                self._functions[name] = MatrixProducts()
+            elif name == DOWNLOADING:
+                self._functions[name] = partial(download_matrix, orchestrator, device)
+            else:
+                self._functions[name] = import_allowed("stress", name, modules)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -99,6 +100,8 @@ class RunningStressor:
 
     def _stop_signal(self) -> Stop:
         """Return the function that is called between pieces of work, by this thread."""
+        if self._name == DOWNLOADING:
+            return self._ended.is_set
         contention, pacer = self._device.contention, self._device.stress_pacer(self._sleep)
         before_s = contention.used_s - time.thread_time()
 
@@ -114,16 +117,20 @@ class RunningStressor:
         self._ended.wait(seconds)
 
 
-def multiply_matrices(stop: Stop) -> None:
-    """Multiply two random matrices again and again."""
-    left, right = np.random.default_rng(0).random((2, MATRIX_SIDE, MATRIX_SIDE))
-    product = np.empty_like(left)
-    while True:
+class MatrixProducts:
+    """Multiplies two random matrices; they are made before, which is no work of the stressor."""
+
+    def __init__(self) -> None:
+        self._left, self._right = np.random.default_rng(0).random((2, MATRIX_SIDE, MATRIX_SIDE))
+        self._product = np.zeros_like(self._left)
+
+    def __call__(self, stop: Stop) -> None:
+        """Multiply once."""
         for start in range(0, MATRIX_SIDE, ROWS_AT_ONCE):
             if stop():
                 return
             rows = slice(start, start + ROWS_AT_ONCE)
-            np.matmul(left[rows], right, out=product[rows])
+            np.matmul(self._left[rows], self._right, out=self._product[rows])
 
 
 def download_matrix(orchestrator: Files, device: Device, stop: Stop) -> None:
