@@ -59,9 +59,9 @@ def import_object(key: str, name: str, searched: str = TASK_SEARCHED) -> Any:
     return getattr(module, attribute)
 
 
-def import_function(key: str, name: str) -> Callable[..., Any]:
-    """Import the function or class of that name."""
-    target: Callable[..., Any] = import_object(key, name)
+def import_function(key: str, name: str, searched: str = TASK_SEARCHED) -> Callable[..., Any]:
+    """Import the function or class of that name, as `import_object` does."""
+    target: Callable[..., Any] = import_object(key, name, searched)
     if not callable(target):
         raise SettingError(
             f"{key} {name} is a {type(target).__name__}; expected something that can be called"

@@ -24,6 +24,7 @@ from melisma.live.learner import device_reports as reports
 from melisma.live.learner.device_identity import DeviceState, KnownOrchestrator
 from tests.cli.command_line import MELISMA, melisma
 from tests.live.joining.fleet import ROOT, OpenRun
+from tests.live.learner import own_stress
 from tests.live.orchestrator.served_run import TASK, wait_until
 
 MAX_SUPERVISOR_BYTES = 60_000_000
@@ -197,6 +198,26 @@ async def test_an_allowed_module_may_be_in_the_current_folder(
             await process.communicate()
 
 
+async def test_a_device_is_in_the_states_of_its_owners_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The speed is measured beside the stressor of the first state, before the run begins."""
+    monkeypatch.setenv("STRESS_LOG", str(tmp_path / "log"))
+    states, stress = tmp_path / "states.toml", own_stress.__name__
+    states.write_text(f'[[state]]\nprobability = 1.0\nstress = "{stress}:count_rounds"\n')
+    arguments = ("--name", "a", "--states", str(states), *MODULE)
+    async with OpenRun(tmp_path / "runs").listening() as run:
+        async with joining(run.string, *arguments) as process:
+            _, errors = await process.communicate()
+        assert process.returncode == 1
+        assert f"--allow-module {stress}" in errors.decode()
+        async with joining(run.string, *arguments, "--allow-module", stress) as process:
+            await read_until(process, "joined")
+            process.terminate()
+            await process.communicate()
+    assert (tmp_path / "log").stat().st_size > 0
+
+
 @pytest.mark.parametrize("has_data", [False, True])
 async def test_missing_or_unfit_data_is_one_final_error_that_the_orchestrator_learns(
     tmp_path: Path, has_data: bool
@@ -227,6 +248,7 @@ async def test_missing_or_unfit_data_is_one_final_error_that_the_orchestrator_le
         (["--cores", "4"], "--cores is 4: use a share of the cores above 0 and up to 1"),
         (["--min-battery", "130"], "--min-battery is 130"),
         (["--data", "missing"], "--data is 'missing', which is no folder of this device"),
+        (["--states", "missing"], "--states is 'missing', which is no file of this device"),
         (["--device", "tpu"], "'tpu' is not one of 'auto', 'cpu', 'cuda', 'mps'"),
     ],
 )

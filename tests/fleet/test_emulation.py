@@ -3,7 +3,13 @@ from dataclasses import dataclass
 import pytest
 
 from melisma.errors import SettingError
-from melisma.fleet.emulation import MIN_SLEEP_S, ComputePacer, LinkShaper
+from melisma.fleet.emulation import (
+    MIN_SLEEP_S,
+    TURN_S,
+    ComputePacer,
+    Contention,
+    LinkShaper,
+)
 
 
 @dataclass
@@ -121,3 +127,43 @@ def test_a_device_does_not_make_up_for_time_in_which_it_had_no_work() -> None:
     machine.work(0.5)
     pace.catch_up()
     assert machine.now_s - 100.0 == pytest.approx(2.0 + 0.5 / 0.25)
+
+
+def test_two_transfers_at_the_same_time_share_the_link_evenly() -> None:
+    """While one of them waits for its turn to pass, the other one takes a turn."""
+    machine, turns, waits = Machine(), 0, True
+    turn_bytes = int(1e6 * TURN_S)
+
+    def sleep(seconds: float) -> None:
+        nonlocal turns, waits
+        machine.sleep(seconds)
+        waits = not waits
+        if waits:
+            turns += 1
+            link.transfer(turn_bytes)
+
+    link = LinkShaper(8e6, 0.0, lambda: machine.now_s, sleep)
+    link.begin()
+    began = machine.now_s
+    link.transfer(1_000_000)
+    assert machine.now_s - began == pytest.approx(2.0)
+    assert turns == 1_000_000 / turn_bytes
+
+
+def test_a_transfer_that_is_over_waits_for_one_turn_at_most() -> None:
+    machine = Machine()
+    link = machine.link(8e3)
+    link.begin()
+    link.transfer(100_000, lambda: machine.now_s > 100.0)
+    assert machine.now_s - 100.0 == pytest.approx(TURN_S)
+
+
+def test_contention_is_the_time_that_a_stressor_used_while_there_was_work() -> None:
+    contention = Contention()
+    contention.used_s = 2.0
+    assert contention.count() == 2.0
+    contention.used_s = 5.0
+    contention.discard()
+    assert contention.count() == 2.0
+    contention.used_s = 6.0
+    assert contention.count() == contention.counted_s == 3.0

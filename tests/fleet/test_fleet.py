@@ -17,7 +17,7 @@ from melisma.fleet.files.fleet_file import FleetFile
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task, TaskSizes
 from melisma.live.learner.device import Device
-from melisma.live.learner.learner_settings import EmulatedDevice
+from melisma.live.learner.learner_settings import EmulatedDevice, OperatingState
 
 TASK = Task(
     name="t",
@@ -286,7 +286,7 @@ def test_a_live_device_has_the_same_state_as_the_simulated_one() -> None:
         [fleet.state_probability, fleet.state_compute, fleet.state_bandwidth], axis=2
     ).tolist()
     emulated = [
-        EmulatedDevice(1.0, 1e6, 1e6, 0.0, tuple((p, c, b) for p, c, b in each), fleet.seed)
+        EmulatedDevice(1.0, 1e6, 1e6, 0.0, tuple(OperatingState(*row) for row in each), fleet.seed)
         for each in rows
     ]
     devices = [Device(each, number) for number, each in enumerate(emulated)]

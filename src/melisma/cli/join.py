@@ -67,11 +67,14 @@ def show_json(report: DeviceReport) -> None:
     "--data", metavar="MODULE:FUNCTION|FOLDER", help="Data of this device, for federated learning."
 )
 @click.option(
+    "--states", type=FILE, help="Operating states of this device and their stressors, in a file."
+)
+@click.option(
     "--allow-module",
     metavar="MODULE",
     multiple=True,
-    help="Module, installed or in the current folder, from which a task may import its model; may "
-    "be repeated.",
+    help="Module, installed or in the current folder, from which a task may import its model, "
+    "and a state its stressor; may be repeated.",
 )
 @click.option(
     "--trust-code", is_flag=True, help="Run the source of the model that the orchestrator offers."
@@ -97,6 +100,7 @@ def command(string: str | None, new_identity: bool, as_json: bool, **options: An
     network and shows a code.
     """
     limits, data = _read_limits(options), _resolve_data(options["data"])
+    data |= _resolve_states(options["states"])
     show = show_json if as_json else show_text
     state = DeviceState()
     if new_identity and string is None:
@@ -226,6 +230,13 @@ def _module_path(options: dict[str, Any]) -> dict[str, Any]:
     """Return the current folder as a place for modules, if the owner named any on this device."""
     named = options["allow_module"] or is_import_path(options["data"] or "")
     return {"module_path": (str(Path.cwd()),)} if named else {}
+
+
+def _resolve_states(file: Path | None) -> dict[str, Any]:
+    """Return the setting for operating states; the learner reads them, which takes NumPy."""
+    if file is not None and not file.is_file():
+        raise SettingError(f"--states is {str(file)!r}, which is no file of this device")
+    return {} if file is None else {"states": str(file.absolute())}
 
 
 def _resolve_data(data: str | None) -> dict[str, Any]:

@@ -20,6 +20,7 @@
     state.py          the state of the machine, in columns by learner
     snapshot.py       the state as bytes, and back
     learner.py        decisions that learners make themselves
+    state_costs.py    what learners report of their costs in several operating states
     cache_index.py    which learner holds which shard
     ragged.py         rows of unequal length in two arrays
 """

@@ -14,6 +14,8 @@
     files/             TASK.toml, FLEET.toml and traces, and the fleets built from them
     fleet.py           learners as arrays, and the costs of a task on each
     states.py          operating states, and costs that depend on them
+    observed_states.py probabilities of states, given or estimated
+    stressors.py       names of work that competes with training
     variation.py       noise and bandwidth traces: how speeds and links vary during a run
     availability.py    when learners join, leave, sleep and wake
     day_hours.py       hours of the day in which learners are available

@@ -9,6 +9,7 @@ so is the rate of a device that varies: its factor at a time, and when that chan
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from threading import Lock
 
 from melisma.errors import SettingError
 
@@ -18,6 +19,13 @@ Rate = Callable[[float], tuple[float, float]]
 MIN_SLEEP_S = 0.05
 # A link makes up for at most this much oversleeping.
 MAX_CATCH_UP_S = 0.05
+# Transfers at the same time take turns on a link after at most this long.
+TURN_S = 0.05
+
+
+def never() -> bool:
+    """Return that nothing is over."""
+    return False
 
 
 def constant_rate(_: float) -> tuple[float, float]:
@@ -135,8 +143,8 @@ class DurationPacer:
 class LinkShaper:
     """Makes transfers take as long as on a link of a given bandwidth and latency, in one direction.
 
-    Call `begin` at the start of a transfer and `transfer` after every piece of it. Pieces of
-    several transfers share the link one after another.
+    Call `begin` at the start of a transfer and `transfer` after every piece of it. Transfers of
+    several threads share the link evenly, as they take turns.
     """
 
     bandwidth_bps: float
@@ -145,6 +153,7 @@ class LinkShaper:
     sleep: Callable[[float], None]
     rate: Rate = constant_rate
     _free_s: float = field(init=False, default=float("-inf"))
+    _lock: Lock = field(init=False, default_factory=Lock)
 
     def __post_init__(self) -> None:
         if not self.bandwidth_bps > 0 or not self.latency_s >= 0:
@@ -156,12 +165,47 @@ class LinkShaper:
     def begin(self) -> None:
         """Start a transfer: wait for the latency."""
         self.sleep(self.latency_s)
-        self._free_s = max(self._free_s, self.now_s())
+        with self._lock:
+            self._free_s = max(self._free_s, self.now_s())
 
-    def transfer(self, size_bytes: int) -> None:
-        """Wait until the link would have carried `size_bytes` more bytes."""
-        now_s = self.now_s()
-        since_s = max(self._free_s, now_s - MAX_CATCH_UP_S)
-        self._free_s = end_of_work(self.rate, since_s, 8 * size_bytes / self.bandwidth_bps)
-        if self._free_s > now_s:
-            self.sleep(self._free_s - now_s)
+    def transfer(self, size_bytes: int, is_over: Callable[[], bool] = never) -> None:
+        """Wait until the link would have carried `size_bytes` more bytes, or `is_over`."""
+        turn_bytes = max(1, int(self.bandwidth_bps / 8 * TURN_S))
+        for start in range(0, max(size_bytes, 1), turn_bytes):
+            if is_over():
+                return
+            left_s = self._reserve_s(min(turn_bytes, size_bytes - start))
+            if left_s > 0:
+                self.sleep(left_s)
+
+    def _reserve_s(self, size_bytes: int) -> float:
+        """Reserve the link for these bytes; return the seconds until it has carried them."""
+        with self._lock:
+            now_s = self.now_s()
+            since_s = max(self._free_s, now_s - MAX_CATCH_UP_S)
+            self._free_s = end_of_work(self.rate, since_s, 8 * size_bytes / self.bandwidth_bps)
+            return self._free_s - now_s
+
+
+@dataclass
+class Contention:
+    """Processor seconds that a stressor takes from training on the same core.
+
+    The stressor's thread adds to `used_s`; the thread that trains counts what was used while it had
+    work, and discards the rest.
+    """
+
+    used_s: float = 0.0
+    counted_s: float = field(init=False, default=0.0)
+    _seen_s: float = field(init=False, default=0.0)
+
+    def count(self) -> float:
+        """Count the seconds used since the last call; return all that were counted."""
+        used_s = self.used_s
+        self.counted_s += used_s - self._seen_s
+        self._seen_s = used_s
+        return self.counted_s
+
+    def discard(self) -> None:
+        """Do not count the seconds used since the last call: training had no work meanwhile."""
+        self._seen_s = self.used_s

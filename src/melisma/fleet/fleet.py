@@ -19,6 +19,7 @@ from melisma.fleet.arguments import describe, to_plain
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import Availability, Changes
 from melisma.fleet.files.toml_file import convert
+from melisma.fleet.observed_states import ProbabilitySource
 from melisma.fleet.shared_link import SharedLink
 from melisma.fleet.states import StateCosts, choose_states, cycle_states
 from melisma.fleet.task import Task
@@ -31,6 +32,8 @@ class Fleet:
 
     `state_probability`, `state_compute` and `state_bandwidth` are learners by states: the
     probability of each state, and the share of compute and bandwidth that is left in it.
+    `state_stress` is the index of its stressor in `stressors`, -1 without one; live devices run it,
+    and then ignore the shares. `state_probabilities` says whether learners know the probabilities.
     `sample_j` and `byte_j` are joules for a sample trained once and for a byte sent or received.
     `trace_ids` is the index of each learner's trace in `traces`, -1 without one; its rates are
     then the means of the trace. Model and shards use the downlink, updates the uplink.
@@ -55,6 +58,9 @@ class Fleet:
     state_probability: Floats
     state_compute: Floats
     state_bandwidth: Floats
+    state_stress: Ints
+    stressors: tuple[str, ...]
+    state_probabilities: ProbabilitySource
     sample_j: Floats
     byte_j: Floats
     availability: Availability

@@ -16,6 +16,7 @@ from melisma.live.learner.learner_settings import (
     DEFAULT_CACHE_BYTES,
     EmulatedDevice,
     LearnerSettings,
+    OperatingState,
 )
 from melisma.live.learner.trusted_code import defining_modules
 from melisma.live.orchestrator.learner_authentication import LearnerTokens
@@ -46,6 +47,9 @@ def emulated_learners(prepared: "PreparedRun") -> tuple[LearnerSettings, ...]:
     fleet = prepared.fleet
     # A learner of this machine may be assigned all shards.
     data_bytes = prepared.train.samples.nbytes + prepared.train.labels.nbytes
+    # Task and fleet are files of the same owner.
+    own = {"model": (prepared.task.model,), "stress": fleet.stressors}
+    allowed = tuple(m for key in own for name in own[key] for m in defining_modules(name, key))
     return tuple(
         LearnerSettings(
             name=name,
@@ -57,7 +61,7 @@ def emulated_learners(prepared: "PreparedRun") -> tuple[LearnerSettings, ...]:
             # Emulated devices are paced by processor time.
             compute_device="cpu",
             module_path=prepared.module_path,
-            allowed_modules=defining_modules(prepared.task.model),
+            allowed_modules=allowed,
         )
         for number, name in enumerate(fleet.names)
     )
@@ -93,20 +97,17 @@ def _device_settings(prepared: "PreparedRun", number: int) -> EmulatedDevice:
     # Each device gets its share of the orchestrator's link while all of them use it.
     down_bps, up_bps = fleet.shared_rates_bps
     sample_s = float(fleet.specified_sample_s(prepared.task)[number])
-    states = np.column_stack(
-        [
-            fleet.state_probability[number],
-            fleet.state_compute[number],
-            fleet.state_bandwidth[number],
-        ]
-    )
+    columns = (fleet.state_probability, fleet.state_compute, fleet.state_bandwidth)
+    rows = (column[number].tolist() for column in columns)
+    names = (*fleet.stressors, "")  # -1: none
+    stress = (names[index] for index in fleet.state_stress[number].tolist())
     noise, trace_id = fleet.noise, int(fleet.trace_ids[number])
     return EmulatedDevice(
         core_share=prepared.core_shares[number],
         downlink_bps=float(down_bps[number]),
         uplink_bps=float(up_bps[number]),
         latency_s=float(fleet.latency_s[number]),
-        states=tuple((p, compute, bandwidth) for p, compute, bandwidth in states.tolist()),
+        states=tuple(OperatingState(*row) for row in zip(*rows, stress, strict=True)),
         seed=fleet.seed,
         sample_s=None if isnan(sample_s) else sample_s,
         noise=(
@@ -115,4 +116,5 @@ def _device_settings(prepared: "PreparedRun", number: int) -> EmulatedDevice:
             float(noise.correlation_s[number]),
         ),
         trace=fleet.traces[trace_id].rows if trace_id >= 0 else (),
+        state_probabilities=fleet.state_probabilities,
     )

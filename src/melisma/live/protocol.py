@@ -21,6 +21,8 @@ PROTOCOL = 1
 """The number of these messages; a learner and an orchestrator with different ones do not talk."""
 # The parameters on which learners run their benchmark.
 INITIAL_MODEL = "model-0.safetensors"
+# The matrix that devices in the state "downloading" download; nobody keeps it.
+STRESS_MATRIX = "stress-matrix"
 NonNegativeInt = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 ShortText = Annotated[str, Meta(max_length=2000)]
@@ -118,9 +120,13 @@ class Instruction(msgspec.Struct, frozen=True, tag_field="instruction", tag=True
 
 
 class RunBenchmark(Instruction, frozen=True):
-    """Run the benchmark for at most `seconds` and report costs."""
+    """Run the benchmark for at most `seconds` and report costs.
+
+    `round` is the round in which tasks that share learners train next; 0 for the next cycle.
+    """
 
     seconds: Seconds
+    round: NonNegativeInt = 0
 
 
 class ComputeBound(Instruction, frozen=True):
@@ -135,7 +141,7 @@ class Train(Instruction, frozen=True):
     """Train `model` on the shards, and upload the update when `seconds_left` have passed.
 
     In federated learning `local_shards` are numbers of shards on the device; none is downloaded.
-    `round` counts the cycles of all tasks of an orchestrator, if it has several.
+    The operating state is drawn for `round` where several tasks share learners, else it is 0.
     """
 
     cycle: NonNegativeInt
@@ -145,7 +151,7 @@ class Train(Instruction, frozen=True):
     seconds_left: Seconds
     shards: tuple[ShardRef, ...] = ()
     local_shards: tuple[NonNegativeInt, ...] = ()
-    round: NonNegativeInt | None = None
+    round: NonNegativeInt = 0
 
 
 class ExtendTraining(Instruction, frozen=True):

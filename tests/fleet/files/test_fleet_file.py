@@ -278,6 +278,14 @@ def test_probabilities_of_states_are_valid_and_sum_to_1(
         ),
         ("{ compute = [nan], bandwidth = [1] }", "fleet.group[0].states.compute[0]: nan; expect"),
         ("{ compute = [1], bandwidth = [1], heat = 0 }", "fleet.group[0].states.heat: 0; expecte"),
+        (
+            '{ compute = [1], bandwidth = [1], stress = ["", "training"] }',
+            "stress has 2 names and compute 1 factors; expected one name for each state",
+        ),
+        (
+            '{ compute = [1], bandwidth = [1], stress = ["dancing"] }',
+            "stress 'dancing' is unknown; expected 'training', 'downloading', or a function",
+        ),
     ],
 )
 def test_states_of_a_group_are_lists_of_the_same_length(

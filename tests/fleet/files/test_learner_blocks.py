@@ -158,6 +158,32 @@ def test_states_are_the_softmax_of_the_study() -> None:
     assert likely.tolist() == pytest.approx([1 / 3] * 3, abs=0.04)
 
 
+def test_stressors_belong_to_the_states_of_each_learner() -> None:
+    fleet = build(
+        """
+        [[fleet.learner]]
+        name = "first"
+        profile = "phone"
+        state = [{ probability = 1.0, stress = "training" }]
+        [[fleet.group]]
+        count = 2
+        profile = "phone"
+        states = { compute = [1, 1, 1], bandwidth = [1, 1, 1], stress = ["", "own:f", "training"] }
+        [[fleet.learner]]
+        name = "last"
+        profile = "phone"
+        """
+    )
+    names = (*fleet.stressors, "")
+    assert [[names[n] for n in row] for row in fleet.state_stress.tolist()] == [
+        ["training", "", ""],
+        ["", "", ""],
+        *[["", "own:f", "training"]] * 2,
+    ]
+    assert names == ("own:f", "training", "")
+    assert fleet.state_probabilities == "given"
+
+
 @pytest.mark.parametrize(("heat", "likely"), [("1e-30", 1.0), ("1e-3", 1.0), ("1e30", 0.5)])
 def test_the_lower_the_heat_the_more_likely_is_one_state(heat: str, likely: float) -> None:
     lines = f"states = {{ heat = {heat}, compute = [1, 0.5], bandwidth = [1, 1] }}"

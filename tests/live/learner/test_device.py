@@ -11,8 +11,8 @@ from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.variation import BandwidthTrace, Variation
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
-from melisma.live.learner.device import Device
-from melisma.live.learner.learner_settings import EmulatedDevice
+from melisma.live.learner.device import NOMINAL_SHARE, Device
+from melisma.live.learner.learner_settings import EmulatedDevice, OperatingState
 from tests.live.learner.manual_clock import ManualClock
 
 
@@ -58,7 +58,7 @@ def test_paced_batches_take_the_time_of_the_device_for_their_samples(clock: Manu
 
 
 def test_states_follow_their_probabilities_and_the_seed(clock: ManualClock) -> None:
-    states = ((0.5, 1.0, 1.0), (0.5, 0.25, 0.5))
+    states = (OperatingState(0.5), OperatingState(0.5, 0.25, 0.5))
 
     def seconds(cycle: int, seed: int) -> float:
         device = Device(EmulatedDevice(0.5, 8e6, 8e6, 0.0, states, seed), number=3)
@@ -76,6 +76,59 @@ def test_states_follow_their_probabilities_and_the_seed(clock: ManualClock) -> N
     assert first != [seconds(cycle, 2) for cycle in range(40)]
 
 
+def test_training_waits_for_a_stressor_on_the_same_core(clock: ManualClock) -> None:
+    """A stressor that uses as much as training doubles its time; the shares do not count."""
+    state = OperatingState(1.0, 0.1, 0.1, "training")
+    device = Device(EmulatedDevice(0.5, 8e6, 8e6, 0.0, (state,)))
+    assert device.stress == "training"
+    device.contention.used_s = 7.0  # before training begins
+    device.start_compute()
+    began = clock.now_s
+    for _ in range(100):
+        clock.work(0.01)
+        device.contention.used_s += 0.01
+        device.throttle()
+    device.finish_compute()
+    assert clock.now_s - began == pytest.approx(2 * 1.0 / 0.5)
+    began = clock.now_s
+    device.start_download()
+    device.add_downloaded(1_000_000)
+    assert clock.now_s - began == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("sample_s", [None, 0.02])
+def test_a_stressor_takes_nothing_while_training_has_no_work(
+    clock: ManualClock, sample_s: float | None
+) -> None:
+    state = OperatingState(stress="training")
+    device = Device(EmulatedDevice(0.5, 8e6, 8e6, 0.0, (state,), sample_s=sample_s))
+    device.start_compute()
+    began = clock.now_s
+    for _ in range(10):
+        clock.work(0.01)
+        device.add_samples(1)
+        device.throttle()
+        clock.sleep(0.5)
+        device.contention.used_s += 0.25
+        device.skip(0.5)
+    device.finish_compute()
+    assert clock.now_s - began == pytest.approx(10 * (0.5 + 0.02), rel=0.02)
+
+
+def test_samples_of_a_given_duration_take_longer_beside_a_stressor(clock: ManualClock) -> None:
+    state = OperatingState(stress="training")
+    device = Device(EmulatedDevice(0.25, 8e6, 8e6, 0.0, (state,), sample_s=0.1))
+    device.start_compute()
+    began = clock.now_s
+    for _ in range(20):
+        # Half of its share of a core, for as long as the sample takes.
+        device.contention.used_s += 0.2 * NOMINAL_SHARE / 2
+        device.add_samples(1)
+        device.throttle()
+    device.finish_compute()
+    assert clock.now_s - began == pytest.approx(20 * 2 * 0.1)
+
+
 TRACE = ((0.0, 6e6, 2e6), (20.0, 1e6, 0.0), (25.0, 9e6, 4e6))
 
 
@@ -91,7 +144,7 @@ def vary(seed: int = 4) -> Variation:
 
 
 def make_varying_device(began_at: float, sample_s: float | None) -> Device:
-    states = ((1.0, 0.5, 0.25),)
+    states = (OperatingState(1.0, 0.5, 0.25),)
     noise = (0.4, 0.3, 3.0)
     emulated = EmulatedDevice(0.8, 8e6, 4e6, 0.0, states, 4, sample_s, noise, TRACE)
     return Device(emulated, number=7, began_at=began_at)

@@ -14,6 +14,7 @@ from melisma.cycle import commands, events
 from melisma.cycle.learner import SUBSET_SHARDS
 from melisma.disclosure import Disclosure
 from melisma.errors import AxonError, BusyError, RefusedError, SupersededError, UnauthorizedError
+from melisma.fleet.stressors import stress_matrix
 from melisma.live import protocol
 from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from tests.live.orchestrator.served_run import (
@@ -73,6 +74,17 @@ async def test_only_shards_and_parameters_can_be_fetched(served: Any) -> None:
             with pytest.raises(AxonError, match="no file"):
                 await asyncio.to_thread(list, axon.fetch(learner, name))
     assert run.store.path(protocol.INITIAL_MODEL) is not None
+
+
+async def test_the_matrix_of_the_state_downloading_is_served_to_learners_only(served: Any) -> None:
+    run, remote = served
+    await remote.register(0)
+    with axon.connect(remote.address) as stranger, pytest.raises(UnauthorizedError):
+        await asyncio.to_thread(list, axon.fetch(stranger, protocol.STRESS_MATRIX))
+    with axon.connect(remote.address, token=run.tokens.token("a")) as learner:
+        for _ in range(2):
+            pieces = await asyncio.to_thread(list, axon.fetch(learner, protocol.STRESS_MATRIX))
+            assert b"".join(pieces) == stress_matrix()
 
 
 async def test_a_learner_cannot_join_twice(served: Any) -> None:

@@ -206,6 +206,30 @@ def test_expected_costs_stay_those_of_the_fleet_when_cycles_refresh_them() -> No
     assert last.costs[0, 0] == pytest.approx(expected["train_s"][last.learners], rel=0.02)
 
 
+def test_learners_that_estimate_probabilities_learn_from_the_states_that_they_were_in() -> None:
+    devices, task = fleet(seed=3), tasks()[0]
+    run = Recorded(
+        SimulationOptions(scheme="med", work="timing"), seed=3, state_probabilities="estimated"
+    )
+    requests = [each for number, _, each in run.issued(commands.RequestShares) if number == 0]
+    by_state = devices.state_costs(task).train_s
+    first, last = requests[0], requests[-1]
+    assert first.costs[0, 0] == pytest.approx(by_state.mean(axis=1)[first.learners], rel=1e-6)
+    weight = np.ones(by_state.shape)
+    for before in range(1, last.cycle):
+        weight[np.arange(8), devices.states_in_cycle(before)] += 1
+    learned = (weight * by_state).sum(axis=1) / weight.sum(axis=1)
+    # Those that trained for this task have reported since.
+    (trained,) = [
+        each.learners
+        for number, _, each in run.issued(commands.Dispatch)
+        if number == 0 and each.cycle == last.cycle - 1
+    ]
+    assert trained.size
+    reported = dict(zip(last.learners.tolist(), last.costs[0, 0].tolist(), strict=True))
+    assert [reported[n] for n in trained.tolist()] == pytest.approx(learned[trained], rel=0.02)
+
+
 def test_crashes_and_silence_end_no_run() -> None:
     for seed in range(6):
         faults = f"crash 1 at {8 + seed} for 1; crash 2 at {10 + seed}; vanish 3 at {12 + seed}"

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from melisma.errors import SettingError
 from melisma.fleet.arguments import describe
-from melisma.fleet.array_types import Floats
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import Availability, BatteryLimits, Changes
 from melisma.fleet.channel import Channel, random_distances_m
 from melisma.fleet.day_hours import DayHours, parse_clock
@@ -124,6 +124,7 @@ def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
     }
     _set_radio_rates(columns, names, table)
     states = [np.concatenate(rows) for rows in zip(*_pad_states(parts), strict=True)]
+    stressors = tuple(sorted({name for part in parts for name in part.stress if name}))
     threshold, trace_ids = (columns.pop(key).astype(np.int64) for key in ("threshold", "trace_ids"))
     return Fleet(
         names,
@@ -140,6 +141,9 @@ def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
         state_probability=states[0],
         state_compute=states[1],
         state_bandwidth=states[2],
+        state_stress=_index_stressors(parts, stressors),
+        stressors=stressors,
+        state_probabilities=table.state_probabilities,
         budget=table.budget,
         seed=table.seed,
         core_ops_per_s=table.core_ops_per_s or CORE_OPS_PER_S,
@@ -219,6 +223,17 @@ def _pad_states(parts: Sequence[LearnerBlock]) -> list[list[Floats]]:
         [pad(array, fill) for array, fill in zip(part.state_arrays, (0.0, 1.0, 1.0), strict=True)]
         for part in parts
     ]
+
+
+def _index_stressors(parts: Sequence[LearnerBlock], stressors: Sequence[str]) -> Ints:
+    """Return the index of the stressor of each state, -1 without one: learners by states."""
+    width = max(len(part.stress) for part in parts)
+    rows = []
+    for part in parts:
+        row = np.full(width, -1, np.int64)
+        row[: len(part.stress)] = [stressors.index(n) if n else -1 for n in part.stress]
+        rows.append(np.tile(row, (len(part.names), 1)))
+    return np.concatenate(rows)
 
 
 def _set_radio_rates(columns: dict[str, Floats], names: Sequence[str], table: FleetTable) -> None:

@@ -10,6 +10,8 @@ from melisma.errors import suggest
 from melisma.fleet.day_hours import parse_clock, parse_hours
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.files.spread import Distribution, check_spread
+from melisma.fleet.observed_states import ProbabilitySource
+from melisma.fleet.stressors import check_stressor
 from melisma.fleet.tables import (
     NonNegative,
     NonNegativeInt,
@@ -34,12 +36,20 @@ CorrelationTime = Annotated[float, Meta(ge=0.01, le=1e12)]
 
 
 class StateTable(Table, frozen=True, kw_only=True):
-    """An operating state: its probability, and the shares of compute and bandwidth left in it."""
+    """An operating state: its probability, and the shares of compute and bandwidth left in it.
+
+    Live devices run its stressor instead, if it has one.
+    """
 
     probability: Probability
     compute: Positive = 1.0
     bandwidth: Positive = 1.0
+    stress: str = ""
     name: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an unknown stressor."""
+        check_stressor(self.stress)
 
 
 class EnergyTable(Table, frozen=True, kw_only=True):
@@ -182,13 +192,21 @@ class GroupStatesTable(Table, frozen=True, kw_only=True):
     compute: tuple[Positive, ...]
     bandwidth: tuple[Positive, ...]
     heat: Positive = 0.5
+    stress: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless both lists have one factor for each state."""
+        """Raise ValueError unless all lists have one item for each state."""
         if not self.compute or len(self.compute) != len(self.bandwidth):
             raise ValueError(
                 f"compute has {len(self.compute)} factors and bandwidth {len(self.bandwidth)}; "
                 "expected one factor for each state in both"
+            )
+        for name in self.stress or ():
+            check_stressor(name)
+        if self.stress is not None and len(self.stress) != len(self.compute):
+            raise ValueError(
+                f"stress has {len(self.stress)} names and compute {len(self.compute)} factors; "
+                'expected one name for each state, "" for a state without a stressor'
             )
 
 
@@ -280,6 +298,7 @@ class FleetTable(Table, frozen=True, kw_only=True):
     trace: str | None = None
     starts_at: str | None = None
     noise: NoiseTable | None = None
+    state_probabilities: ProbabilitySource = "given"
     seed: Seed = 1
 
     def __post_init__(self) -> None:

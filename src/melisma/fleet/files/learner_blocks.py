@@ -33,7 +33,10 @@ NOISE_PREFIX = "noise_"
 
 @dataclass
 class LearnerBlock:
-    """Learners of one table of the file; `key` is the table's, `group` the name of them all."""
+    """Learners of one table of the file; `key` is the table's, `group` the name of them all.
+
+    `stress` is the stressor of each state, of all learners alike.
+    """
 
     key: str
     group: str
@@ -42,6 +45,7 @@ class LearnerBlock:
     discloses: Disclosure
     columns: dict[str, Floats]
     state_arrays: list[Floats]
+    stress: tuple[str, ...]
 
 
 def build_single(learner: FleetLearner, count: int, table: FleetTable) -> LearnerBlock:
@@ -55,9 +59,9 @@ def build_single(learner: FleetLearner, count: int, table: FleetTable) -> Learne
     rows = [(s.probability, s.compute, s.bandwidth) for s in learner.state] or [(1.0, 1.0, 1.0)]
     states = [np.tile(np.array(column), (count, 1)) for column in zip(*rows, strict=True)]
     key = f"learner[{learner.name}]"
-    return LearnerBlock(
-        key, learner.name, names, learner.bandwidth_trace, learner.discloses, columns, states
-    )
+    stress = tuple(state.stress for state in learner.state) or ("",)
+    trace = learner.bandwidth_trace
+    return LearnerBlock(key, learner.name, names, trace, learner.discloses, columns, states, stress)
 
 
 def build_group(group: FleetGroup, number: int, table: FleetTable) -> LearnerBlock:
@@ -86,7 +90,10 @@ def build_group(group: FleetGroup, number: int, table: FleetTable) -> LearnerBlo
     states = _draw_states(group, group_rng("states"))
     names = _number_names(name, count)
     key = f"group[{group.name or number}]"
-    return LearnerBlock(key, name, names, group.bandwidth_trace, group.discloses, columns, states)
+    none = ("",) * states[0].shape[1]
+    stress = none if group.states is None else group.states.stress or none
+    trace = group.bandwidth_trace
+    return LearnerBlock(key, name, names, trace, group.discloses, columns, states, stress)
 
 
 def _number_names(name: str, count: int) -> list[str]:

@@ -12,6 +12,7 @@
     training_spool.py      the training and the costs of this device in files, for its successor
     training_saver.py      copies the state of a training, and restores it
     saved_training.py      a training between two batches as bytes
+    saved_costs.py         costs as bytes
     resumption.py          the rest of a saved training when its assignment is repeated
     shard_requests.py      requests further shards, and releases those it will not get to
     fetcher.py             fetches shards in its own thread, also ahead of the next cycle
@@ -21,6 +22,8 @@
     trusted_code.py        permission for code of the task, by module or as a bundle
     code_limits.py         limits of memory and time for such code
     local_data.py          the data of this device in federated learning
+    running_stressor.py    work that competes with training in an operating state
+    state_reports.py       what is reported of the costs in each operating state
     device.py              this device, or an emulated one
     device_reports.py      reports of a device to its owner
     device_identity.py     key and certificate of this device, and the orchestrators it knows

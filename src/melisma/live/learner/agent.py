@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
-from melisma.cycle.learner import benchmark_s, reserve_s, shard_bound
+from melisma.cycle.learner import CostHistory, benchmark_s, reserve_s, shard_bound
 from melisma.disclosure import DISCLOSURE, Disclosure
 from melisma.errors import DataError, SettingError
 from melisma.fleet.rng import generator
@@ -31,7 +31,7 @@ from melisma.learning.trainer import Score, TrainingResult
 from melisma.live import protocol
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
 from melisma.live.learner.connection import Connection
-from melisma.live.learner.device import Device
+from melisma.live.learner.device import Device, read_own_states
 from melisma.live.learner.device_reports import (
     CycleTrained,
     Joined,
@@ -43,8 +43,10 @@ from melisma.live.learner.downloader import Downloader
 from melisma.live.learner.fetcher import Fetcher, ShardFeed
 from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.learner.local_data import check_local_data, read_local_data
+from melisma.live.learner.running_stressor import Stressors
 from melisma.live.learner.saved_training import SpoolOwner
 from melisma.live.learner.shard_requests import ShardRequests
+from melisma.live.learner.state_reports import StateReports
 from melisma.live.learner.subset_benchmark import measure_speed, run_subset_benchmark
 from melisma.live.learner.trainer_setup import prepare_trainers, require_64_bit
 from melisma.live.learner.training_saver import TrainingSaver
@@ -84,7 +86,9 @@ class Agent:
                 f"task {self._task.name} is federated learning, and this device has no data for it:"
                 " use melisma join with --data FOLDER or --data MODULE:FUNCTION"
             )
-        self._device = Device(settings.device, self._learner, began_at)
+        own = None if settings.states is None else read_own_states(settings.states)
+        self._device = Device(settings.device, self._learner, began_at, own)
+        self._stressors = Stressors(self._device, orchestrator, settings.allowed_modules)
         self._build_trainer = prepare_trainers(settings, registered, orchestrator)
         self._trainer = self._build_trainer()
         layout = Layout.from_arrays(self._trainer.initial())
@@ -111,9 +115,25 @@ class Agent:
         )
         if self._task.optimizer.keep:
             self._saver.restore_optimizer()
-        self._costs = self._spool.costs
+        self._costs, self._reports = self._spool.costs, self._prepare_reports()
+        if self._reports is not None and not self._reports.histories:
+            self._costs = None
         self._costs_reported = self._costs is None  # not those of an earlier process
+        self._round = 0  # the latest one, or cycle
         self._probed = False  # the speed was measured before the run began, and not since
+
+    def _prepare_reports(self) -> StateReports | None:
+        """Return the costs in each state, if the scheme plans several tasks with them."""
+        scheme, device = self._scheme, self._device
+        if scheme.problem != "shared":
+            return None
+        if scheme.costs_in == "present" and not device.knows_next_state:
+            raise SettingError(
+                f"scheme {scheme.name} plans with the state that a device is going to be in, which "
+                "only devices know whose states are drawn (emulated ones, and those of melisma "
+                "join --states); use scheme med for others"
+            )
+        return StateReports(device, scheme.costs_in, self._spool.states)
 
     def run(self) -> bool:
         """Join the run and carry out instructions until the orchestrator ends it.
@@ -135,7 +155,7 @@ class Agent:
                     raise instruction
                 case protocol.RunBenchmark():
                     with self._turns.take() as waited_s:
-                        self._run_benchmark(received_at + waited_s + instruction.seconds)
+                        self._run_benchmark(instruction, received_at + waited_s)
                 case protocol.ComputeBound():
                     self._compute_bound(instruction, received_at)
                 case protocol.Train():
@@ -157,7 +177,7 @@ class Agent:
         has_samples = self._local_shards or self._registered.benchmark_shards
         if self._registered.begun or not has_samples:
             return None
-        with self._turns.take():
+        with self._turns.take(), self._stressors.running():
             speed = measure_speed(
                 self._registered,
                 self._build_trainer,
@@ -267,13 +287,15 @@ class Agent:
             assignment.add_extension(extension)
             self._fetcher.add(feed, self._saver.sources(extension), extension.passes)
 
-    def _run_benchmark(self, until_at: float) -> None:
+    def _run_benchmark(self, instruction: protocol.RunBenchmark, received_at: float) -> None:
         """Measure this device and report its costs; once those of an earlier process, if known."""
         self._require_disclosure("costs")
-        if self._costs_reported:
-            self._measure(until_at, "" if self._costs is None else "for the next plan")
+        if self._costs_reported and (self._reports is None or self._reports.needs_benchmark):
+            again = "" if self._costs is None else "for the next plan"
+            self._measure(received_at + instruction.seconds, again)
         self._costs_reported = True
-        self._orchestrator.call("report_costs", self._session, self._cost_table())
+        table = self._cost_table(instruction.round)
+        self._orchestrator.call("report_costs", self._session, table)
 
     def _set_length(self, deadline_s: float) -> None:
         """Set the length of this cycle, in a run that chooses it."""
@@ -309,10 +331,33 @@ class Agent:
     def _measure(self, until_at: float, again: str = "") -> None:
         """Run the benchmark; its costs replace those known before, corrected by its known bias.
 
-        `again` is the reason, if the device has been measured in this run.
+        If the scheme needs the costs in several states, these share the time. `again` is the
+        reason, if the device has been measured in this run.
         """
-        with self._fetcher.downlink:
-            self._costs = run_subset_benchmark(
+        if self._reports is None:
+            self._costs = self._measure_present_state(until_at, self._costs)
+        else:
+            self._costs = self._measure_states(self._reports, until_at)
+        self._save_costs()
+        self._costs_reported = True
+        speed = self._task.shard_samples / float(self._costs.train_s.mean)
+        self._report(Measured(speed, "as the run begins" if self._probed else again))
+        self._probed = False
+
+    def _measure_states(self, reports: StateReports, until_at: float) -> CostHistory:
+        """Measure each state that the scheme needs; return the costs in the present one."""
+        present, began, states = self._device.state, time.monotonic(), reports.states_to_measure()
+        for number, state in enumerate(states, 1):
+            self._enter(state)
+            share_at = began + (until_at - began) * number / len(states)
+            before = reports.histories.get(state)
+            reports.record_benchmark(self._measure_present_state(share_at, before))
+        self._enter(present)
+        return reports.histories.get(present, reports.histories[state])
+
+    def _measure_present_state(self, until_at: float, before: CostHistory | None) -> CostHistory:
+        with self._fetcher.downlink, self._stressors.running():
+            return run_subset_benchmark(
                 self._registered,
                 self._build_trainer,
                 self._downloader,
@@ -320,13 +365,17 @@ class Agent:
                 self._device,
                 until_at,
                 upload=self._probe_uplink,
-                before=self._costs,
+                before=before,
             )
-        self._spool.save_costs(self._costs)
-        self._costs_reported = True
-        speed = self._task.shard_samples / float(self._costs.train_s.mean)
-        self._report(Measured(speed, "as the run begins" if self._probed else again))
-        self._probed = False
+
+    def _enter(self, state: int) -> None:
+        with self._fetcher.downlink:
+            self._device.enter(state)
+
+    def _save_costs(self) -> None:
+        if self._costs is not None:
+            states = None if self._reports is None else self._reports.save()
+            self._spool.save_costs(self._costs, states)
 
     def _probe_uplink(self, size_bytes: int) -> None:
         """Upload zeros, to measure the link."""
@@ -338,11 +387,14 @@ class Agent:
     def _carry_out(self, assignment: ActiveAssignment) -> None:
         """Train an assignment and upload its update, unless it is withdrawn."""
         self._set_length(assignment.train.seconds_left)
-        with self._fetcher.downlink:
-            self._device.start_cycle(assignment.train.round or assignment.train.cycle)
+        self._round = assignment.train.round or assignment.train.cycle
+        self._enter(self._device.state_in(self._round))
+        if self._reports is not None:
+            self._reports.enter(self._round)
         assignment.lap("wait")
         try:
-            self._upload(assignment, self._train(assignment))
+            with self._stressors.running():
+                self._upload(assignment, self._train(assignment))
         except WithdrawnError:
             pass
         finally:
@@ -490,6 +542,9 @@ class Agent:
         trained = trained if trained is not None and trained.visits else None
         arrays: dict[str, NDArray[Any]] = trained.parameters if trained else {}
         reports_costs = self._needs == "costs" and self._costs is not None
+        if self._reports is not None:
+            # Otherwise the costs of a cycle tell nothing that the scheme plans with.
+            reports_costs = reports_costs and self._scheme.costs_in == "expected"
         header = protocol.UpdateHeader(
             cycle=assignment.train.cycle,
             attempt=assignment.attempt,
@@ -513,8 +568,7 @@ class Agent:
         if trained:
             self._update_costs(up_s=up_s)
             self._fetcher.mark_reported(assignment.shards)
-        if self._costs is not None:
-            self._spool.save_costs(self._costs)
+        self._save_costs()
         self._report(
             CycleTrained(
                 cycle=header.cycle,
@@ -549,7 +603,13 @@ class Agent:
         """Correct the estimates by measured seconds, if a benchmark has made any."""
         if self._costs is not None:
             self._costs = self._costs.after(**seconds)
+        if self._reports is not None:
+            self._reports.update(**seconds)
 
-    def _cost_table(self) -> tuple[tuple[float, ...], ...]:
+    def _cost_table(self, next_round: int = 0) -> tuple[tuple[float, ...], ...]:
+        """Return the costs to report, before the next round or cycle."""
         assert self._costs is not None
-        return tuple(tuple(row) for row in self._costs.costs().tolist())
+        if self._reports is None:
+            return tuple(tuple(row) for row in self._costs.costs().tolist())
+        table = self._reports.costs(next_round or self._round + 1)
+        return tuple(tuple(row) for row in table.tolist())

@@ -10,24 +10,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
-import msgspec
 from numpy.typing import NDArray
 
 from melisma.atomic import write_atomic
 from melisma.cycle.learner import CostHistory
 from melisma.cycle.restarts import SAVE_S
-from melisma.errors import DataError, SettingError
-from melisma.fleet.estimates import Estimate
+from melisma.errors import DataError
+from melisma.live.learner.saved_costs import (
+    SavedStates,
+    decode_costs,
+    decode_history,
+    encode_costs,
+)
 from melisma.live.learner.saved_training import (
     SavedTraining,
     SpoolOwner,
-    add_digest,
-    check_digest,
     decode_optimizer,
     decode_training,
     encode_optimizer,
@@ -49,24 +50,19 @@ MAX_BYTES_PER_S: Final = 4e6
 FLUSH_S: Final = 5.0
 
 
-class SavedCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The estimates of a `CostHistory`: mean, spread and count of each."""
-
-    owner: SpoolOwner
-    costs: dict[str, tuple[float, float, float]]
-
-
 class TrainingSpool:
     """What one learner of one run saves in a folder; without a folder, nothing.
 
-    `costs` and `optimizer` are those of an earlier process of the same learner, None without. A
-    file that is damaged or belongs to another learner is deleted, with a line on standard error.
+    `costs`, `states` and `optimizer` are those of an earlier process of the same learner, None
+    without. A file that is damaged or belongs to another learner is deleted, with a line on
+    standard error.
     """
 
     def __init__(self, folder: str | None, owner: SpoolOwner) -> None:
         self._folder, self._owner = None if folder is None else Path(folder), owner
         self._training: SavedTraining | None = None
         self.costs: CostHistory | None = None
+        self.states: SavedStates | None = None
         self.optimizer: dict[str, NDArray[Any]] | None = None
         self._optimizer_due_at = 0.0
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -139,13 +135,9 @@ class TrainingSpool:
 
         self._put(write)
 
-    def save_costs(self, costs: CostHistory) -> None:
-        """Write the costs."""
-        estimates = {field.name: getattr(costs, field.name) for field in fields(costs)}
-        rows = {
-            name: (float(e.mean), float(e.spread), float(e.count)) for name, e in estimates.items()
-        }
-        content = add_digest(msgspec.json.encode(SavedCosts(self._owner, rows)))
+    def save_costs(self, costs: CostHistory, states: SavedStates | None = None) -> None:
+        """Write the costs, and those in each operating state."""
+        content = encode_costs(self._owner, costs, states)
         self._put(lambda: self._try_to_write(COSTS_FILE, content, "measured costs"))
 
     def save_optimizer(self, copy_state: Callable[[], dict[str, NDArray[Any]]]) -> None:
@@ -216,7 +208,8 @@ class TrainingSpool:
                 return
             problem = "it belongs to another run, learner or task"
         self._training = None if name == TRAINING_FILE else self._training
-        self.costs = None if name == COSTS_FILE else self.costs
+        if name == COSTS_FILE:
+            self.costs = self.states = None
         self.optimizer = None if name == OPTIMIZER_FILE else self.optimizer
         note(f"ignored {path}: {problem}")
         self._delete(name)
@@ -230,11 +223,8 @@ class TrainingSpool:
         return owner
 
     def _read_costs(self, content: bytes) -> SpoolOwner:
-        try:
-            saved = msgspec.json.decode(check_digest(content), type=SavedCosts)
-            self.costs = CostHistory(**{name: Estimate(*row) for name, row in saved.costs.items()})
-        except (msgspec.DecodeError, TypeError, SettingError) as error:
-            raise DataError(f"it holds no costs: {error}") from error
+        saved = decode_costs(content)
+        self.costs, self.states = decode_history(saved.costs), saved.states
         return saved.owner
 
 

@@ -14,11 +14,11 @@ import shutil
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from melisma.errors import DataError, SettingError
 from melisma.live.code_bundle import (
@@ -32,6 +32,7 @@ from melisma.private_files import make_private_folder, write_private
 from melisma.user_code import (
     DEVICE_SEARCHED,
     IMPORT_PATH,
+    import_function,
     import_object,
     is_import_path,
 )
@@ -88,11 +89,25 @@ def permit_model(
     _check_definition(name, modules)
 
 
-def defining_modules(name: str) -> tuple[str, ...]:
-    """Return the modules that define a model of this machine's own task; none if it is built in."""
+def import_allowed(key: str, name: str, allowed: Iterable[str]) -> Callable[..., Any]:
+    """Import a function that the owner of this device named, from a module that is allowed."""
+    module = name.partition(":")[0]
+    if not _is_allowed(module, allowed):
+        raise SettingError(
+            f"{key} {name}: {module} is not allowed on this device; start it with "
+            f"--allow-module {module}"
+        )
+    return import_function(key, name, DEVICE_SEARCHED)
+
+
+def defining_modules(name: str, key: str = "model") -> tuple[str, ...]:
+    """Return the modules that define code of this machine's own files; none if it is built in.
+
+    `key` is the one that names it, for errors.
+    """
     if not is_import_path(name):
         return ()
-    origin = getattr(import_object("model", name), "__module__", None)
+    origin = getattr(import_object(key, name), "__module__", None)
     return tuple(dict.fromkeys([name.partition(":")[0], *([origin] if origin else [])]))
 
 

@@ -181,6 +181,8 @@ class LearnerService:
         self._mailboxes.on_fetch(self._mailboxes.number(caller))
         if self._spec.bundle is not None and name == self._spec.bundle.file_name:
             return self._store.bundle_path(self._spec.bundle)
+        if name == protocol.STRESS_MATRIX:
+            return self._store.stress_path()
         return self._store.path(name)
 
     async def register(self, message: Any) -> Any:

@@ -65,7 +65,7 @@ class Orchestrator:
         self.finished.add_done_callback(self._close_mailboxes)
         self.started = False
         self.failure: DataError | None = None
-        self.round: int | None = None  # of a task that shares its learners
+        self.round = 0  # of tasks that share learners: those that have begun
         # While the disk is full: the step that is not written yet, and the events since then.
         self._unwritten: Step | None = None
         self._waiting_events: deque[events.AnyEvent] = deque()
@@ -232,8 +232,9 @@ class Orchestrator:
 
     def benchmark(self, command: commands.Benchmark) -> None:
         """Ask learners to run their benchmark."""
+        next_round = self.round + 1 if self._spec.shared else 0
         for learner in command.learners.tolist():
-            self._put(learner, protocol.RunBenchmark(command.seconds))
+            self._put(learner, protocol.RunBenchmark(command.seconds, next_round))
 
     def ask_bound(self, command: commands.AskBound) -> None:
         """Ask learners how many shards they can train."""
@@ -272,7 +273,7 @@ class Orchestrator:
             seconds_left=max(0.0, deadline_at - self._loop.time()),
             shards=() if federated else self._store.shard_refs(shards),
             local_shards=tuple(shards) if federated else (),
-            round=self.round,
+            round=self.round if self._spec.shared else 0,
         )
 
     def extend(self, command: commands.Extend) -> None:

@@ -38,6 +38,7 @@ from melisma.cycle.state import CycleState
 from melisma.errors import DataError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.server_settings import ServerSettings
+from melisma.fleet.stressors import stress_matrix
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.own_aggregation import OwnAggregation
 from melisma.learning.parameters import Arrays, Layout
@@ -58,7 +59,7 @@ from melisma.live.orchestrator.full_disk import PATIENCE_S, WAITING, wait_for_sp
 from melisma.live.orchestrator.parameter_files import ParameterFiles, VersionRecord, model_name
 from melisma.live.orchestrator.run_journal import RunJournal
 from melisma.live.orchestrator.update_averaging import UpdateAveraging
-from melisma.live.protocol import INITIAL_MODEL, ShardRef
+from melisma.live.protocol import INITIAL_MODEL, STRESS_MATRIX, ShardRef
 from melisma.runs.checkpoints import Checkpoints
 from melisma.runs.folder import (
     MODEL_FILE,
@@ -148,6 +149,11 @@ class RunStore:
         """Return the file of a task's source; write it when it is first asked for."""
         path = self.folder / PARAMETERS_FOLDER / bundle.file_name
         return path if path.is_file() else write_atomic(path, bundle.content, mode=0o600)
+
+    def stress_path(self) -> Path:
+        """Return the file of the matrix that learners download; write it when first asked for."""
+        path = self.folder / PARAMETERS_FOLDER / STRESS_MATRIX
+        return path if path.is_file() else write_atomic(path, stress_matrix(), mode=0o600)
 
     @property
     def model_name(self) -> str:

@@ -39,7 +39,7 @@ class LiveService:
         self._began = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
-        self._granted_round = self._cycle_round = 0
+        self._granted_round = self._rounds = 0  # the latest one, and how many were granted
         self._task_ended = asyncio.Event()
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self.failed.add_done_callback(lambda _: self._task_ended.set())
@@ -56,7 +56,7 @@ class LiveService:
         """Go on with the service of an earlier process, and with its open tasks."""
         self.machine = recovered.machine
         self._began = self._loop.time() - recovered.at_s
-        self._cycle_round = self._granted_round = self.machine.state.round
+        self._rounds = self._granted_round = self.machine.state.round
         for host in hosts:
             self._follow(host)
             for event in missed_events(
@@ -88,6 +88,7 @@ class LiveService:
 
     def _follow(self, host: TaskHost) -> None:
         self.hosts[host.number] = host
+        host.orchestrator.round = self._rounds
         host.orchestrator.finished.add_done_callback(lambda _: self._on_ended(host))
 
     def _on_ended(self, host: TaskHost) -> None:
@@ -153,14 +154,15 @@ class LiveService:
         """Let a task begin its cycle; all tasks of a round begin at the same time."""
         if command.round != self._granted_round:
             self._granted_round = command.round
-            self._cycle_round += 1
-        host, round_number = self.hosts[command.number], self._cycle_round
+            self._rounds += 1
+            for each in self.hosts.values():
+                each.orchestrator.round = self._rounds
+        host = self.hosts[command.number]
 
         async def grant() -> None:
             await asyncio.to_thread(self._journal.sync)
             granted = host.to_task(command.learners)
             here = granted >= 0
-            host.orchestrator.round = round_number
             host.handle(
                 cycle_events.SharesGranted, learners=granted[here], shards=command.shards[here]
             )

@@ -1,13 +1,7 @@
-"""What learners report of their costs to a scheme that plans several tasks.
+"""The costs that simulated learners report to a scheme that plans several tasks.
 
-A learner knows its costs in each of its operating states: it measures them in the state that it is
-in, and knows how the states differ. Of these it reports no more than the scheme needs::
-
-    expected   the mean over its states, by their probabilities
-    measured   the costs of the state in which its benchmark ran, which no cycle refreshes
-    present    the costs of the state that it is going to train in, anew in each cycle
-
-What was measured is kept as costs of the first state.
+A learner measures its costs in the state that it is in, and knows how its states differ; what was
+measured is kept as costs of the first state. `cycle.state_costs` says what it reports of them.
 """
 
 from collections.abc import Callable
@@ -17,31 +11,30 @@ import numpy as np
 
 from melisma.allocation.schemes import CostsIn
 from melisma.cycle.learner import CostHistory
+from melisma.cycle.state_costs import mean_over_states, report_weights
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import Estimate
+from melisma.fleet.observed_states import ObservedStates
 from melisma.simulation.learners.cost_histories import CostHistories, history_before_upload
 from melisma.simulation.learners.cycle_timeline import CycleTimeline, Workload
 from melisma.simulation.learners.devices import Devices, Durations
 
 
 class CostReports:
-    """The costs that each learner reports; `present` returns the state of each in the next cycle.
-
-    `probability` is that of each state, learners by states.
-    """
+    """The costs that learners report; `present` returns the state of each in the next cycle."""
 
     def __init__(
         self,
         devices: Devices,
-        probability: Floats,
+        observed: ObservedStates,
         costs_in: CostsIn,
         present: Callable[[Ints], Ints],
         shard_samples: int,
     ) -> None:
-        self._devices, self._probability = devices, probability
+        self._devices, self._observed = devices, observed
         self._costs_in, self._present, self._shard_samples = costs_in, present, shard_samples
-        self._histories = CostHistories(probability.shape[0])
-        self._measured_in = np.zeros(probability.shape[0], np.int64)
+        self._histories = CostHistories(len(observed.counts))
+        self._measured_in = np.zeros(len(observed.counts), np.int64)
 
     @property
     def are_present(self) -> bool:
@@ -76,11 +69,22 @@ class CostReports:
 
     def read(self, learners: Ints) -> Floats:
         """Return the costs that learners report: costs by parts by learners."""
-        target = self._in_expectation(learners)
-        if self._costs_in == "measured":
-            target = self._in_states(learners, self._measured_in[learners])
-        elif self._costs_in == "present":
-            target = self._in_states(learners, self._present(learners))
+        weights = report_weights(
+            self._costs_in,
+            self._observed.probability(learners),
+            self._measured_in[learners],
+            self._present(learners),
+        )
+        parts = [
+            self._in_states(learners, np.full(learners.size, state))
+            for state in range(weights.shape[1])
+        ]
+        target = Durations(
+            *(
+                mean_over_states([getattr(part, column.name) for part in parts], weights)
+                for column in fields(Durations)
+            )
+        )
         ratio = _ratio(target, self._in_first(learners))
         return scale(self._histories.read(learners), ratio).costs()
 
@@ -89,26 +93,6 @@ class CostReports:
 
     def _in_first(self, learners: Ints) -> Durations:
         return self._in_states(learners, np.zeros(learners.size, np.int64))
-
-    def _in_expectation(self, learners: Ints) -> Durations:
-        """Return the mean durations over the states of each learner."""
-        probability = self._probability[learners].T
-        parts = [
-            self._in_states(learners, np.full(learners.size, state))
-            for state in range(probability.shape[0])
-        ]
-        return Durations(
-            *(
-                sum(
-                    (
-                        chance * getattr(part, column.name)
-                        for chance, part in zip(probability, parts, strict=True)
-                    ),
-                    start=np.zeros(learners.size),
-                )
-                for column in fields(Durations)
-            )
-        )
 
 
 def scale(history: CostHistory, ratio: Durations) -> CostHistory:

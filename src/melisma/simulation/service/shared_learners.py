@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from melisma.allocation.schemes import Scheme
 from melisma.fleet.array_types import Ints
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.observed_states import ObservedStates
 from melisma.fleet.states import cycle_states
 from melisma.fleet.task import Task
 from melisma.simulation.driver import Driver
@@ -17,12 +18,16 @@ from melisma.simulation.learners.devices import Devices
 
 
 class Rounds:
-    """The operating state of each learner: drawn for each round, the same for all tasks."""
+    """The operating state of each learner: drawn for each round, the same for all tasks.
+
+    `observed` are the states that learners were in, from which they may estimate probabilities.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self.number = 0
         self._fleet = fleet
         self.states = fleet.states_in_cycle(0)
+        self.observed = ObservedStates(fleet.state_probability, fleet.state_probabilities)
 
     def next_states(self, learners: Ints) -> Ints:
         """Return the state that each learner is going to train in next."""
@@ -40,7 +45,9 @@ class SharedDevices(Devices):
 
     def enter(self, cycle: int, learners: Ints) -> None:  # noqa: ARG002 - tasks count their own
         """Draw the operating state of these learners for the present round."""
-        super().enter(self._rounds.number, learners)
+        number = self._rounds.number
+        super().enter(number, learners)
+        self._rounds.observed.count(number, learners, self._state[learners])
 
 
 def share_learners(drivers: Sequence[Driver], fleet: Fleet, scheme: Scheme, rounds: Rounds) -> None:
@@ -53,7 +60,7 @@ def share_learners(drivers: Sequence[Driver], fleet: Fleet, scheme: Scheme, roun
         learners.devices = SharedDevices(learners.task, fleet, rounds)
         learners.reports = CostReports(
             learners.devices,
-            fleet.state_probability,
+            rounds.observed,
             scheme.costs_in,
             rounds.next_states,
             learners.task.shard_samples,
