@@ -21,6 +21,8 @@ MODULES = {
     "durability": "live.durability",
     "simulation": "simulation.simulation",
     "non_iid": "learning.non_iid",
+    "greedy": "learning.greedy",
+    "repeatability": "learning.repeatability",
     "decentralised": "peer.decentralised",
 }
 RESULTS = Path(__file__).parent / "results"

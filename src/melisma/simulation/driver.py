@@ -28,7 +28,7 @@ from melisma.simulation.batteries import Batteries
 from melisma.simulation.churn import BATTERY
 from melisma.simulation.compute.compute import ComputeBackend
 from melisma.simulation.compute.work_record import WeightedWork, WorkRecords
-from melisma.simulation.faults import Corruption, Slowness, clock_rates
+from melisma.simulation.faults import Corruption, Slowness, clock_rates, greedy_learners
 from melisma.simulation.journaling.missed_changes import MissedChanges
 from melisma.simulation.journaling.orchestrator_process import OrchestratorProcess
 from melisma.simulation.journaling.storage import make_storage
@@ -73,7 +73,10 @@ class Driver:
         battery = fleet.availability.battery
         self._batteries = Batteries(battery) if battery.is_limited else None
         self.work_records = WorkRecords(fleet.learners, recording=compute.trains)
-        self._rounds = TrainingRounds(self, Corruption(faults))
+        greedy = greedy_learners(faults)
+        if greedy:
+            compute.set_greedy(greedy)
+        self._rounds = TrainingRounds(self, Corruption(faults), greedy)
         self._silence_limit_s = np.full(fleet.learners, task.deadline_s)
         self._wakes = 0
         self._machine = CycleMachine()
@@ -446,6 +449,13 @@ class Driver:
         """Stop the training of assignments that no longer count."""
         self._rounds.withdraw(command)
 
+    def challenge(self, command: commands.Challenge) -> None:
+        """Record which segments of updates are checked when they are computed."""
+        self.work_records.challenge(command.cycle, command.learners, command.segments)
+
+    def suspect(self, command: commands.Suspect) -> None:
+        """Do nothing: the trace has the command."""
+
     def wake(self, command: commands.Wake) -> None:
         """Set the timer; it replaces the previous one."""
         self._wakes += 1
@@ -489,6 +499,7 @@ class Driver:
                 guarded=learners[rows],
                 guarded_cycles=cycles[rows] if rows.size else NO_INTS,
                 scales=scales[rows],
+                verified=averaged.verified,
             )
         )
 
@@ -558,6 +569,8 @@ HANDLERS: dict[type[commands.Command], Callable[[Driver, Any], None]] = {
     commands.Resend: Driver.resend,
     commands.Prefetch: Driver.prefetch,
     commands.Withdraw: Driver.withdraw,
+    commands.Challenge: Driver.challenge,
+    commands.Suspect: Driver.suspect,
     commands.Wake: Driver.wake,
     commands.Aggregate: Driver.aggregate,
     commands.Evaluate: Driver.evaluate,
