@@ -121,13 +121,13 @@ def environment(threads: int, deterministic: bool, onednn: bool) -> Iterator[Non
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
-    torch.backends.mkldnn.set_flags(onednn)
+    torch.backends.mkldnn.set_flags(onednn)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         torch.set_num_threads(before[0])
         torch.use_deterministic_algorithms(before[1])
-        torch.backends.mkldnn.set_flags(True)
+        torch.backends.mkldnn.set_flags(True)  # type: ignore[no-untyped-call]
 
 
 @cache

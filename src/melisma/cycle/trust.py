@@ -46,7 +46,8 @@ def on_committed(state: CycleState, event: events.UpdatesCommitted) -> Commands:
     learners = learners[due]
     if not learners.size:
         return []
-    table.unanswered[learners] += 1
+    # A learner commits once more if the orchestrator restarted before its upload.
+    table.unanswered[learners[table.challenged[learners] != event.cycle]] += 1
     table.challenged[learners], table.segments[learners] = event.cycle, chosen
     return [
         commands.Challenge(

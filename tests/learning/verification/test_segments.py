@@ -1,5 +1,7 @@
 """Segments of a training: edges, hashes, and the states that a recorder keeps."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -99,11 +101,11 @@ def test_states_survive_the_way_through_named_arrays() -> None:
 @given(st.sampled_from(["value", "name", "dtype", "shape", "kind"]))
 def test_every_part_of_a_state_is_in_its_hash(part: str) -> None:
     array = np.arange(4, dtype=np.float32)
-    changed = {
+    changed: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "value": ({"w": array + 1}, {}),
         "name": ({"v": array}, {}),
         "dtype": ({"w": array.view(np.int32)}, {}),
         "shape": ({"w": array.reshape(2, 2)}, {}),
         "kind": ({}, {"w": array}),
-    }[part]
-    assert state_digest({"w": array}, {}) != state_digest(*changed)
+    }
+    assert state_digest({"w": array}, {}) != state_digest(*changed[part])

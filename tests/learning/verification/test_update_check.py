@@ -183,4 +183,4 @@ def test_random_numbers_of_another_device_give_no_verdict(trainer: RepeatableTra
 
 def test_a_trainer_that_cannot_go_on_from_a_state_cannot_be_audited() -> None:
     with pytest.raises(SettingError, match="needs a trainer with checkpoint"):
-        require_repeatable(task_with("sgd"), FakeTrainer())
+        require_repeatable(task_with("sgd"), FakeTrainer(task_with("sgd")))

@@ -1,8 +1,10 @@
 """The check of one update by re-execution of one of its segments, and its verdict."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import nan
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,7 +26,12 @@ from melisma.learning.verification.reexecution import (
     relative_error,
     repeat_segment,
 )
-from melisma.learning.verification.segments import SegmentStates, check_states, segment_edges
+from melisma.learning.verification.segments import (
+    SegmentRecorder,
+    SegmentStates,
+    check_states,
+    segment_edges,
+)
 
 CHECKING_DEVICE: Final = "cpu"
 """The kind of device that repeats trainings; others draw other random numbers."""
@@ -47,6 +54,13 @@ def require_repeatable(task: Task, trainer: Trainer) -> RepeatableTrainer:
             f'{task.model} is a trainer without; use a torch.nn.Module, or verify = "filter"'
         )
     return trainer
+
+
+def make_recorder(task: Task, trainer: Trainer) -> SegmentRecorder | None:
+    """Return a recorder of segments, if the updates of the task are checked by re-execution."""
+    if task.verify != "audit" or not isinstance(trainer, ResumableTrainer):
+        return None
+    return SegmentRecorder()
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +95,24 @@ class CheckResult:
     reason: str = ""
     error: float = 0.0
     visits: int = 0
+
+
+@dataclass(frozen=True)
+class UpdateChecks:
+    """All checks of one update: verdict, statistic of the first filter, and cost in visits."""
+
+    verdict: Verdict = Verdict.UNCHECKED
+    reason: str = ""
+    gap: float = nan
+    visits: float = 0.0
+
+
+def describe_environment(trainer: Trainer) -> str:
+    """Return the version of PyTorch and the kind of device, with which rounding may change."""
+    torch = sys.modules.get("torch")
+    device = getattr(getattr(trainer, "device", None), "torch_device", None)
+    kind = getattr(device, "type", CHECKING_DEVICE)
+    return f"torch {getattr(torch, '__version__', 'none')}, {kind}"
 
 
 class SegmentChecker:

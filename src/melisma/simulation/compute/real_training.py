@@ -27,10 +27,10 @@ from melisma.learning.step_normalization import normalize_changes, step_factors
 from melisma.learning.trainer_factory import use_one_thread
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distances, norm_of
 from melisma.learning.verification.reexecution import Verdict
+from melisma.learning.verification.update_check import UpdateChecks
 from melisma.simulation.compute.compute import Averaged, ScoreValues
 from melisma.simulation.compute.fork_pool import ForkPool, can_fork
 from melisma.simulation.compute.sample_index import SampleIndex
-from melisma.simulation.compute.verified_training import UpdateChecks
 from melisma.simulation.compute.work_record import CycleWork, WeightedWork
 from melisma.simulation.compute.work_trainer import WorkTrainer, split_evenly
 from melisma.simulation.faults import Greed

@@ -25,12 +25,13 @@ from melisma.learning.verification.loss_gap import (
     loss_gap,
     sample_count,
 )
-from melisma.learning.verification.reexecution import Verdict, repeat_segment
+from melisma.learning.verification.reexecution import repeat_segment
 from melisma.learning.verification.segments import SegmentRecorder, segment_edges
 from melisma.learning.verification.update_check import (
     AssignedTraining,
     ReportedTraining,
     SegmentChecker,
+    UpdateChecks,
     require_repeatable,
 )
 from melisma.simulation.faults import Greed
@@ -39,16 +40,6 @@ TRAINED_PART: Final[Mapping[str, float]] = {"speed": 0.5, "ask": 0.5, "less": 0.
 """What greedy learners train of the work that they report."""
 NOISE: Final = 0.01
 """The standard deviation of noise, in that of each array."""
-
-
-@dataclass(frozen=True)
-class UpdateChecks:
-    """The checks of one update."""
-
-    verdict: Verdict = Verdict.UNCHECKED
-    reason: str = ""
-    gap: float = nan
-    visits: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,13 +17,10 @@ from melisma.learning.loaded_task import LoadedTask
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.trainer import Trainer, TrainingResult
 from melisma.learning.trainer_factory import one_thread, trainer_cores, trainer_for
+from melisma.learning.verification.update_check import UpdateChecks
 from melisma.simulation.compute.compute import ScoreValues
 from melisma.simulation.compute.sample_index import SampleIndex
-from melisma.simulation.compute.verified_training import (
-    UpdateChecks,
-    VerifiedTraining,
-    VerifiedWork,
-)
+from melisma.simulation.compute.verified_training import VerifiedTraining, VerifiedWork
 from melisma.simulation.compute.work_record import CycleWork
 from melisma.simulation.faults import Greed
 from melisma.user_code import describe_error
