@@ -43,10 +43,17 @@ TASK: dict[str, Any] = {
     "sizes": {"samples": 20000},
     "simulation": {"work": "train"},
 }
-LONG_CYCLES = 60
+LONG_CYCLES = 150
 KINDS = ("speed", "ask", "less", "noise", "copy")
 CHEATS = {kind: f"greedy {kind} 1,6,8" for kind in KINDS}
 CHEATS["mixed"] = "greedy less 1; greedy noise 6; greedy copy 8"
+FILTERED: dict[str, Any] = {  # many passes over few samples
+    "verify": "filter",
+    "sizes": {"samples": 2000},
+    "shard_samples": 20,
+    "deadline_s": 4.0,
+    "cycles": 8,
+}
 UNCHECKED = ("noise", "mixed")  # also without checks
 COLUMNS = [
     *("accuracy %", "lowest %", "highest %"),
@@ -110,6 +117,13 @@ def measure_cheats(quick: bool) -> dict[str, Any]:
             rows[f"{name}, not checked"] = _row({}, faults, seeds)
         rows[f"{name}, checked"] = _row({"verify": "audit"}, faults, seeds)
     return {"rows": rows, "own_s": 0.0}
+
+
+def measure_filter(quick: bool) -> dict[str, Any]:
+    """Run learners that the first filter alone watches, with many passes over few samples."""
+    seeds = SEEDS[:1] if quick else SEEDS
+    cheats = {"honest": "", **{kind: CHEATS[kind] for kind in ("less", "noise", "copy")}}
+    return {"rows": {n: _row(FILTERED, f, seeds) for n, f in cheats.items()}, "own_s": 0.0}
 
 
 def measure_cost(quick: bool) -> dict[str, Any]:

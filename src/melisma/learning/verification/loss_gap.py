@@ -23,7 +23,7 @@ from melisma.learning.trainer import Trainer
 CHUNKS: Final = 16  # of each kind of shards
 MAX_SAMPLES: Final = 1024  # of each kind
 MIN_SAMPLES: Final = 2 * CHUNKS
-COST_FRACTION: Final = 0.02
+COST_FRACTION: Final = 0.01
 """The most that the filter computes, as a part of the training that it checks."""
 EVALUATIONS: Final = 4  # before and after, on both kinds of shards
 FORWARD_FRACTION: Final = 1 / 3

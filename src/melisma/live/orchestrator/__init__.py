@@ -17,7 +17,7 @@
     session_records.py          the sessions of learners in the journal
     mailbox.py                  instructions that wait until a learner polls
     run_store.py                shards, parameters and updates on disk
-    given_shards.py             the shards that each learner was given in recent cycles
+    assignment_versions.py      the shards that each learner was given in recent cycles
     update_verifier.py          checks updates in a thread of its own
     run_journal.py              the steps of the run, on disk before anything depends on them
     parameter_files.py          the parameters by version

@@ -45,7 +45,7 @@ from melisma.learning.verification.update_check import (
     UpdateChecks,
     require_repeatable,
 )
-from melisma.live.orchestrator.given_shards import GivenShards, GivenVersion
+from melisma.live.orchestrator.assignment_versions import AssignmentVersion, AssignmentVersions
 from melisma.live.protocol import UpdateCommitment
 from melisma.user_code import describe_error
 
@@ -75,7 +75,7 @@ class UpdateVerifier:
         self, task: Task, shard_samples: Sequence[int], read_shard: Callable[[int], Path]
     ) -> None:
         self._task, self._samples, self._read_shard = task, shard_samples, read_shard
-        self.given = GivenShards()
+        self.given = AssignmentVersions()
         self.commitments: dict[Assignment, UpdateCommitment] = {}
         self.segments: dict[Assignment, int | None] = {}
         self._checks: dict[Assignment, Future[UpdateChecks]] = {}
@@ -140,7 +140,7 @@ class UpdateVerifier:
         return replace(checks, verdict=result.verdict, reason=result.reason, visits=visits)
 
     def _repeat(
-        self, update: ReceivedUpdate, revealed: Arrays, version: GivenVersion
+        self, update: ReceivedUpdate, revealed: Arrays, version: AssignmentVersion
     ) -> CheckResult:
         """Check an update, if its learner was given these shards."""
         commitment, segment = self.commitments[update.assignment], self.segments[update.assignment]
@@ -167,7 +167,7 @@ class UpdateVerifier:
         except Exception as error:  # noqa: BLE001 - code of the user, with states of a learner
             return CheckResult(Verdict.WRONG, f"it cannot be repeated: {describe_error(error)}")
 
-    def _works(self, commitment: UpdateCommitment, version: GivenVersion) -> list[GivenWork]:
+    def _works(self, commitment: UpdateCommitment, version: AssignmentVersion) -> list[GivenWork]:
         """Return the work of each instruction that a learner says that it trained."""
         if unknown := [n for n in commitment.attempts if n not in version.parts]:
             raise DataError(f"it trained work {unknown[0]}, which it was not given")
@@ -234,7 +234,9 @@ class UpdateVerifier:
     def _read(self, shard: int) -> Split:
         return decode_shard(self._read_shard(shard).read_bytes())
 
-    def _filter(self, update: ReceivedUpdate, versions: Sequence[GivenVersion]) -> UpdateChecks:
+    def _filter(
+        self, update: ReceivedUpdate, versions: Sequence[AssignmentVersion]
+    ) -> UpdateChecks:
         """Return the statistic of the first filter."""
         count = sample_count(update.visits)
         shards = sorted({s for v in versions for part in v.parts.values() for s in part.shards})

@@ -16,7 +16,7 @@ Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class GivenPart:
+class InstructedWork:
     """Passes over the shards of one instruction."""
 
     passes: int
@@ -24,30 +24,32 @@ class GivenPart:
 
 
 @dataclass(frozen=True)
-class GivenVersion:
+class AssignmentVersion:
     """The instructions of an assignment by attempt; incomplete if some of them are not known."""
 
-    parts: dict[int, GivenPart] = field(default_factory=dict)
+    parts: dict[int, InstructedWork] = field(default_factory=dict)
     complete: bool = True
 
 
-class GivenShards:
+class AssignmentVersions:
     """Records the commands by which learners are given shards."""
 
     def __init__(self) -> None:
-        self._versions: dict[Key, list[GivenVersion]] = {}
+        self._versions: dict[Key, list[AssignmentVersion]] = {}
 
     def dispatch(self, command: Dispatch) -> None:
         """Record assignments, and forget those of long ago."""
         oldest = command.cycle - MAX_LATE_CYCLES - 1
         self._versions = {key: v for key, v in self._versions.items() if key[1] >= oldest}
         for learner, attempt, part in _rows(command):
-            self._versions[learner, command.cycle] = [GivenVersion({attempt: part})]
+            self._versions[learner, command.cycle] = [AssignmentVersion({attempt: part})]
 
     def extend(self, command: Extend) -> None:
         """Record extensions."""
         for learner, attempt, part in _rows(command):
-            known = self._versions.get((learner, command.cycle), [GivenVersion(complete=False)])
+            known = self._versions.get(
+                (learner, command.cycle), [AssignmentVersion(complete=False)]
+            )
             self._versions[learner, command.cycle] = [
                 replace(version, parts=version.parts | {attempt: part}) for version in known
             ]
@@ -59,19 +61,19 @@ class GivenShards:
             known = self._versions.setdefault(key, [])
             if attempt == FIRST_ATTEMPT or not known:
                 complete = bool(known) and known[-1].complete
-                known.append(GivenVersion({attempt: part}, complete))
+                known.append(AssignmentVersion({attempt: part}, complete))
             else:
                 known[-1].parts[attempt] = part
 
-    def versions(self, learner: int, cycle: int) -> list[GivenVersion]:
+    def versions(self, learner: int, cycle: int) -> list[AssignmentVersion]:
         """Return what a learner may have been given in a cycle, the latest version first."""
         return self._versions.get((learner, cycle), [])[::-1]
 
 
-def _rows(command: Dispatch | Extend | Resend) -> list[tuple[int, int, GivenPart]]:
+def _rows(command: Dispatch | Extend | Resend) -> list[tuple[int, int, InstructedWork]]:
     """Return learner, attempt and part of each row."""
     return [
-        (learner, attempt, GivenPart(passes, tuple(shards.tolist())))
+        (learner, attempt, InstructedWork(passes, tuple(shards.tolist())))
         for learner, attempt, passes, shards in zip(
             command.learners.tolist(),
             command.attempts.tolist(),
