@@ -13,7 +13,7 @@ from benchmarks.allocation import feel, med, staleness
 from benchmarks.axon import http_stack, rpc
 from benchmarks.harness import machine, table, targets
 from benchmarks.harness.parts import Benchmark
-from benchmarks.learning import non_iid
+from benchmarks.learning import greedy, non_iid, repeatability
 from benchmarks.live import deadline, durability, goodput_picture, guard, live
 from benchmarks.peer import decentralised
 from benchmarks.simulation import simulation
@@ -56,6 +56,8 @@ def main() -> None:
     _write_parts(guard.BENCHMARK, "cycle")
     _write_durability()
     _write_parts(non_iid.BENCHMARK, "learning")
+    _write_parts(greedy.BENCHMARK, "learning")
+    _write_parts(repeatability.BENCHMARK, "learning")
     _write_parts(decentralised.BENCHMARK, "peer")
 
 
