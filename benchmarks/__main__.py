@@ -23,6 +23,8 @@ MODULES = {
     "simulation": "simulation.simulation",
     "service": "service.service",
     "non_iid": "learning.non_iid",
+    "greedy": "learning.greedy",
+    "repeatability": "learning.repeatability",
     "decentralised": "peer.decentralised",
 }
 RESULTS = Path(__file__).parent / "results"

@@ -13,7 +13,7 @@ from benchmarks.allocation import feel, med, med_gaps, staleness
 from benchmarks.axon import http_stack, rpc
 from benchmarks.harness import machine, table, targets
 from benchmarks.harness.parts import Benchmark
-from benchmarks.learning import non_iid
+from benchmarks.learning import greedy, non_iid, repeatability
 from benchmarks.live import deadline, durability, goodput_picture, guard, live
 from benchmarks.peer import decentralised
 from benchmarks.service import med_picture, service
@@ -57,6 +57,8 @@ def main() -> None:
     _write_parts(guard.BENCHMARK, "cycle")
     _write_durability()
     _write_parts(non_iid.BENCHMARK, "learning")
+    _write_parts(greedy.BENCHMARK, "learning")
+    _write_parts(repeatability.BENCHMARK, "learning")
     _write_parts(decentralised.BENCHMARK, "peer")
     _write_parts(med_gaps.BENCHMARK, "allocation")
     _write_service()

@@ -5,8 +5,11 @@ from melisma.errors import SettingError
 from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import (
     FAULT_KINDS,
+    GREEDY,
     Fault,
+    Slowness,
     format_faults,
+    greedy_learners,
     parse_faults,
     random_faults,
     random_orchestrator_faults,
@@ -21,7 +24,26 @@ def test_random_faults_of_every_kind_survive_formatting_and_parsing() -> None:
         faults += random_orchestrator_faults(rng, 5, 60.0, 100, disk=seed % 2 == 0)
         assert parse_faults(format_faults(faults), 5) == faults
         kinds |= {fault.kind for fault in faults}
-    assert kinds == set(FAULT_KINDS)
+    # Cheating lasts the whole run, and is no accident.
+    assert kinds == {*FAULT_KINDS} - {GREEDY}
+
+
+@pytest.mark.parametrize("greed", ["speed", "ask", "less", "noise", "copy"])
+def test_greedy_learners_survive_formatting_and_parsing(greed: str) -> None:
+    faults = parse_faults(f"greedy {greed} 1,3; slow 2 at 1 for 2 by 3", 5)
+    assert greedy_learners(faults) == {1: greed, 3: greed}
+    assert not faults[0].of_orchestrator
+    assert parse_faults(format_faults(faults), 5) == faults
+
+
+def test_an_unknown_way_to_cheat_is_refused() -> None:
+    with pytest.raises(SettingError, match="invalid fault 'greedy lies 1'"):
+        parse_faults("greedy lies 1", 5)
+
+
+def test_a_learner_that_boasts_is_taken_for_faster() -> None:
+    slowness = Slowness(parse_faults("greedy speed 1; greedy less 2", 3))
+    assert slowness(np.arange(3), np.zeros(3)).tolist() == [1.0, 0.5, 1.0]
 
 
 def test_faults_are_parsed_from_text() -> None:

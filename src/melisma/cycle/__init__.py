@@ -12,6 +12,7 @@
     schedule.py       lengths of cycles in a run with a total time
     late_work.py      awaits late updates, and returns the shards of lost ones
     restarts.py       repeats lost instructions after a restart; continues an ended run
+    trust.py          which updates are checked, and what the checks show
     coverage.py       which shards an update covers
     extensions.py     gives learners further shards within a cycle
     planning.py       builds the scheme's problem, plans it and deals shards

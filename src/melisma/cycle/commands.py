@@ -115,6 +115,21 @@ class Withdraw(Command, frozen=True, kw_only=True, eq=False):
     attempts: Ints
 
 
+class Challenge(Command, frozen=True, kw_only=True, eq=False):
+    """Let learners reveal the states at the edges of one segment of their training."""
+
+    learners: Ints
+    cycle: int
+    attempts: Ints
+    segments: Ints
+
+
+class Suspect(Command, frozen=True, kw_only=True, eq=False):
+    """Report learners whose updates do not fit the shards that they were given."""
+
+    learners: Ints
+
+
 class Wake(Command, frozen=True, kw_only=True, eq=False):
     """Send `TimeReached` at an instant; replaces an earlier `Wake`."""
 
@@ -216,6 +231,8 @@ AnyCommand = (
     | Resend
     | Prefetch
     | Withdraw
+    | Challenge
+    | Suspect
     | Wake
     | Aggregate
     | Evaluate

@@ -31,6 +31,7 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
     `absence_s` is how long the run waits for a learner if all have left; 0 if none can come back.
     `ends_s` is the instant by which a run with a total time ends. A `shared` task shares its
     learners with other tasks: it requests the shards of each learner instead of planning them.
+    `secret` decides which updates are checked; learners never see it.
     """
 
     run: str
@@ -42,6 +43,7 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
     absence_s: float = 0.0
     ends_s: float | None = None
     shared: bool = False
+    secret: str = ""
 
 
 class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):
@@ -166,6 +168,20 @@ class ShardsReleased(Event, frozen=True, kw_only=True, eq=False):
     shards: RaggedArray
 
 
+class UpdatesCommitted(Event, frozen=True, kw_only=True, eq=False):
+    """Learners that verify their work have trained, and committed to hashes of their states.
+
+    `segments` are the numbers of segments of each training, and `environments` the version of the
+    framework and the kind of device.
+    """
+
+    learners: Ints
+    cycle: int
+    attempts: Ints
+    segments: Ints
+    environments: tuple[str, ...]
+
+
 class UpdatesReceived(Event, frozen=True, kw_only=True, eq=False):
     """Updates, complete or partial, were received and stored, unless `refused` says why not.
 
@@ -202,13 +218,32 @@ class TimeReached(Event, frozen=True, kw_only=True, eq=False):
     """The instant of a `Wake`, or a later one, was reached."""
 
 
+class VerifiedUpdates(msgspec.Struct, frozen=True, eq=False):
+    """The checks of updates: learner, cycle of the assignment, and verdict of the re-execution.
+
+    `gaps` are the statistic of the first filter, NaN where it was not computed; `visits` is the
+    cost of all checks in trained samples. `reasons` are those of updates that failed.
+    """
+
+    learners: Ints
+    cycles: Ints
+    verdicts: Ints
+    gaps: Floats
+    visits: float = 0.0
+    reasons: tuple[str, ...] = ()
+
+
+NO_VERIFIED_UPDATES = VerifiedUpdates(NO_INTS, NO_INTS, NO_INTS, NO_FLOATS)
+
+
 class Aggregated(Event, frozen=True, kw_only=True, eq=False):
     """The updates of a cycle were aggregated; `model` is the version of the parameters since then.
 
     `loss` is the training loss of each averaged update, where updates did not report it. `guarded`
     are the learners whose update changed the model too far, with the cycle of its assignment:
     `scales` are the factors by which the changes were reduced, 0 if the update was left out. It is
-    NaN for an update that was left out because it was damaged on the orchestrator's disk.
+    NaN for an update that was left out because it was damaged on the orchestrator's disk. Those of
+    `verified` whose check failed are left out, too.
     """
 
     cycle: int
@@ -218,6 +253,7 @@ class Aggregated(Event, frozen=True, kw_only=True, eq=False):
     guarded: Ints = NO_INTS
     guarded_cycles: Ints = NO_INTS
     scales: Floats = NO_FLOATS
+    verified: VerifiedUpdates = NO_VERIFIED_UPDATES
 
 
 class Evaluated(Event, frozen=True, kw_only=True, eq=False):
@@ -250,6 +286,7 @@ AnyEvent = (
     | ProgressReported
     | ShardsRequested
     | ShardsReleased
+    | UpdatesCommitted
     | UpdatesReceived
     | TimeReached
     | Aggregated

@@ -6,6 +6,7 @@ A run starts when all expected learners have joined. Its loop, by event, until `
     Costs/BoundsReported      continue_if_ready -> dispatch  plan, deal and send work (`rounds`)
     ShardsRequested/Released  extend                         further shards (`extensions`)
     SharesGranted             on_granted -> assign           dispatch, if shared (`sharing`)
+    UpdatesCommitted          on_committed                   check some of them (`trust`)
     UpdatesReceived           close_if_complete              aggregate when the last update is in
     TimeReached               on_time                        go on without the missing learners
     LearnersLeft              on_left                        await a learner if all have left
@@ -49,6 +50,7 @@ from melisma.cycle.rounds import (
 from melisma.cycle.sampling import await_next_draw, sample_size
 from melisma.cycle.sharing import check_shared, on_granted, on_refused
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
+from melisma.cycle.trust import on_committed, record_checks
 from melisma.disclosure import DISCLOSURE
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.array_types import Ints
@@ -242,18 +244,26 @@ def on_time(state: CycleState, event: events.TimeReached) -> Commands:
 
 
 def on_aggregated(state: CycleState, event: events.Aggregated) -> Commands:
-    """Evaluate the new model; fail if the guard left out all updates of several averages."""
+    """Evaluate the new model; fail if all updates of several averages were left out."""
     state.unaveraged = False
+    suspicions = record_checks(state, event.verified)
     all_left_out = 0 < state.averaged == int((event.scales == 0).sum())
     state.left_out_averages = state.left_out_averages + 1 if all_left_out else 0
     if state.left_out_averages >= MAX_EMPTY_CYCLES:
+        if event.verified.reasons:
+            problem = (
+                f"no update of {MAX_EMPTY_CYCLES} cycles in a row was verified: "
+                + (event.verified.reasons[0])
+            )
+            return finish(state, "failed", problem)
         problem = (
             f"all updates of {MAX_EMPTY_CYCLES} cycles in a row were left out, as they changed the "
             'model too far; optimizer.lr may be too large, or use guard = "off"'
         )
         return finish(state, "failed", problem)
     state.stage = Stage.EVALUATING
-    return [commands.Evaluate(reason="the cycle is aggregated", cycle=event.cycle)]
+    evaluate = commands.Evaluate(reason="the cycle is aggregated", cycle=event.cycle)
+    return [*suspicions, evaluate]
 
 
 def on_evaluated(state: CycleState, event: events.Evaluated) -> Commands:
@@ -319,6 +329,7 @@ HANDLERS: dict[type[events.Event], Callable[[CycleState, Any], Commands]] = {
     events.ProgressReported: on_progress,
     events.ShardsRequested: on_requested,
     events.ShardsReleased: on_released,
+    events.UpdatesCommitted: on_committed,
     events.UpdatesReceived: on_updates,
     events.TimeReached: on_time,
     events.Aggregated: on_aggregated,

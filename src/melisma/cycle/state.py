@@ -24,8 +24,13 @@ COUNT_COLUMNS = (
     *("discloses", "work", "attempts", "shards", "passes", "samples", "visits", "wanted"),
     "all_visits",
     *("late_cycles", "late_attempts", "late_passes", "late_samples", "late_shards"),
+    *("right", "unanswered", "challenged", "segments", "environments"),
 )
-OTHER_COLUMNS = ("present", "drawn", "last_drawn", "answer_awaited", "costs", "bounds")
+OTHER_COLUMNS = (
+    *("present", "drawn", "last_drawn", "answer_awaited", "costs", "bounds"),
+    *("gaps", "suspected"),
+)
+GAP_SUMS = 3  # of the statistics of a learner's updates: their sum, variance and weight
 
 
 class Stage(StrEnum):
@@ -117,6 +122,13 @@ class LearnerTable:
     late_samples: Ints
     late_shards: Ints
     discloses: Ints  # position in DISCLOSURE
+    right: Ints  # checked updates that were right, in a row
+    unanswered: Ints  # challenges without a verdict yet
+    challenged: Ints  # cycle of the latest challenge, 0 if there was none
+    segments: Ints  # of the latest challenge
+    environments: Ints  # position in the environments of the state, plus 1
+    gaps: Floats  # GAP_SUMS by learners
+    suspected: Bools  # by the first filter, and not checked since
     names: list[str] = field(default_factory=list)
     local_shards: LocalShards = field(default_factory=LocalShards)
     _held: CacheIndex = EMPTY_CACHE
@@ -133,6 +145,8 @@ class LearnerTable:
             answer_awaited=np.ones(count, np.bool_),
             costs=np.full((len(COSTS), len(PARTS), count), np.nan),
             bounds=np.full(count, -1),
+            gaps=np.zeros((GAP_SUMS, count)),
+            suspected=np.zeros(count, np.bool_),
             names=[""] * count,
             **counts,
         )
@@ -237,6 +251,8 @@ class CycleState:
     taken_back: CacheIndex = EMPTY_CACHE  # (learner, shard), in this cycle
     unaveraged: bool = False  # whether work of this cycle was dispatched, and is in no model yet
     averaged: int = 0  # updates of the latest average
+    secret: str = ""  # decides which updates are checked
+    environments: list[str] = field(default_factory=list)  # of learners
     left_out_averages: int = 0  # in a row, whose updates were all left out
     rejected_models: int = 0  # in a row
     empty_cycles: int = 0  # in a row
@@ -256,6 +272,7 @@ class CycleState:
             learners=LearnerTable.empty(event.learner_count),
             expected=event.learner_count,
             shared=event.shared,
+            secret=event.secret,
             absence_s=event.absence_s,
             schedule=None if event.ends_s is None else Schedule.between(event.at_s, event.ends_s),
         )

@@ -123,13 +123,14 @@ class Task(Table, frozen=True, kw_only=True):
     `overlap`, they train while they fetch. From the deadline on a cycle closes with `quorum` of the
     planned weight; `late` says whether later updates join the next average. `guard` says what
     happens to an update that changes the model far more than others: its change is scaled down, it
-    is left out, or it counts like any other. `PAPER_RULES` are those of the papers. `sample` is the
-    number of learners, or the fraction of them, that each cycle draws at random; by default all
-    take part. `prox` is the weight of the proximal term in local training (FedProx); `normalize`
-    divides the change of each update by its steps (FedNova). `server` is the optimiser that the
-    orchestrator applies to the mean change, and `aggregation` a robust one or a function that takes
-    the place of the mean. `start` is the file of a model to start from, and `checkpoints` says
-    which models besides the last one are kept.
+    is left out, or it counts like any other. `verify` says whether updates are checked: by a cheap
+    filter, or also by training parts of them once more. `PAPER_RULES` are those of the papers.
+    `sample` is the number of learners, or the fraction of them, that each cycle draws at random; by
+    default all take part. `prox` is the weight of the proximal term in local training (FedProx);
+    `normalize` divides the change of each update by its steps (FedNova). `server` is the optimiser
+    that the orchestrator applies to the mean change, and `aggregation` a robust one or a function
+    that takes the place of the mean. `start` is the file of a model to start from, and
+    `checkpoints` says which models besides the last one are kept.
     `budget` is the most that all cycles of a task may cost that shares its learners with others.
     `model` and `data` may be left out where they are given as Python objects. Whether `passes` fit
     the scheme is checked before a run loads anything, as its caller may choose another scheme.
@@ -164,6 +165,7 @@ class Task(Table, frozen=True, kw_only=True):
     quorum: Fraction = 0.8
     late: Literal["carry", "drop"] = "carry"
     guard: Literal["clip", "drop", "off"] = "clip"
+    verify: Literal["off", "filter", "audit"] = "off"
     model_args: dict[str, Any] = msgspec.field(default_factory=dict)
     data_args: dict[str, Any] = msgspec.field(default_factory=dict)
     partition: PartitionSettings | None = None
@@ -184,6 +186,23 @@ class Task(Table, frozen=True, kw_only=True):
             )
         if self.partition is not None and self.mode != "federated":
             raise ValueError('partition is for mode = "federated" only')
+        self._check_verify()
+
+    def _check_verify(self) -> None:
+        """Raise ValueError if updates of this task cannot be verified."""
+        if self.verify == "off":
+            return
+        if self.mode == "federated":
+            raise ValueError(
+                f'verify = "{self.verify}" needs the training data, which is on the devices with '
+                'mode = "federated"; use aggregation = "median" or "trimmed_mean"'
+            )
+        if self.verify == "audit" and (self.optimizer.keep or self.prox):
+            key = "optimizer.keep" if self.optimizer.keep else "prox"
+            raise ValueError(
+                f'verify = "audit" cannot repeat a training with {key}: remove {key}, or use '
+                'verify = "filter"'
+            )
 
     def _set_time(self) -> None:
         """Set the defaults of `deadline_s` and `cycles`, or raise ValueError."""

@@ -14,6 +14,7 @@ PyTorch is imported by the package `pytorch` only, and only when training starts
     stepper.py          plain SGD step by step, for peers
     batches.py          batches of samples, also of shards that are still arriving
     stream_state.py     the place in such batches, for another process to go on
+    stream_log.py       the changes of such batches, for another machine to repeat them
     batched.py          training of many learners for a simulation
     pytorch/            models, optimizers and trainers of PyTorch
     benchmark.py        measured costs of training and fetching
@@ -25,6 +26,7 @@ PyTorch is imported by the package `pytorch` only, and only when training starts
     server/             optimisers that are applied to the mean change
     saved_model.py      models in files
     evaluation.py       the score of a model in a file
+    verification/       checks whether an update was trained as reported
     update_guard.py     a bound on the change that one update makes
     compression.py      compression of vectors between peers
     metrics.py          the figures of merit of the papers

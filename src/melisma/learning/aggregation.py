@@ -141,6 +141,10 @@ class RunningMean:
         self._added_share += float(scaled.sum())
         return finite
 
+    def leave_out(self, share: float) -> None:
+        """Leave out updates with this share, which are not added; they are not counted either."""
+        self.excluded_share += share
+
     def merge(self, other: "RunningMean") -> None:
         """Add everything that was added to `other`."""
         for name in self._sums:

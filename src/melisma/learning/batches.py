@@ -124,6 +124,15 @@ class _WorkItem:
         self.data.samples[rows], self.data.labels[rows] = shard.samples, shard.labels
 
 
+@dataclass(frozen=True)
+class StreamChange:
+    """The announced shards of each work item, and all that had arrived, after some batches."""
+
+    batches: int
+    announced: tuple[int, ...]
+    arrived: int
+
+
 class BatchStream:
     """An iterator of batches over work items, which one other thread may add meanwhile.
 
@@ -135,7 +144,8 @@ class BatchStream:
     `rng` shuffles the samples; the trainer may draw from it, too.
     `visits` counts the samples of all batches, `planned_visits` those without repeats.
     `work_item` is the number of the latest item that a batch was taken from, 0 before. `waited_s`
-    is the time spent waiting for shards, by the clock `now_s`.
+    is the time spent waiting for shards, by the clock `now_s`. `changes` are those of the announced
+    and arrived shards, as far as batches can depend on them.
     """
 
     def __init__(
@@ -150,6 +160,7 @@ class BatchStream:
         if size < 1:
             raise SettingError(f"batches have {size} samples; expected at least 1")
         self.visits = self.planned_visits = self.work_item = 0
+        self.batches, self.changes = 0, list[StreamChange]()
         self.waited_s = 0.0
         self._size, self.rng, self._stop = size, rng, stop
         self._repeat, self._now_s = repeat, now_s
@@ -273,8 +284,10 @@ class BatchStream:
                 self._ended = True
                 break
             with self._changed:
+                self._note_change()
                 parts = self._take()
                 if parts:
+                    self.batches += 1
                     self.visits += sum(len(rows) for _, rows in parts)
                 elif parts is None:
                     self._ended = True
@@ -284,6 +297,19 @@ class BatchStream:
                 # Read without the lock: rows that have arrived do not change.
                 return Batch([BatchPart(item.data, rows, item.rows) for item, rows in parts])
         raise StopIteration
+
+    def _note_change(self) -> None:
+        """Note which shards are announced and have arrived, if that has changed."""
+        announced = tuple(len(item.shard_samples) for item in self._work_items)
+        arrived = sum(item.shards for item in self._work_items)
+        last = self.changes[-1] if self.changes else None
+        if last is None or (last.announced, last.arrived) != (announced, arrived):
+            self.changes.append(StreamChange(self.batches, announced, arrived))
+
+    @property
+    def item_count(self) -> int:
+        """The number of work items that were announced."""
+        return len(self._work_items)
 
     def _wait(self) -> None:
         began_s = self._now_s()

@@ -17,6 +17,7 @@ from melisma.learning.saved_model import read_model
 from melisma.learning.task_sizes import limit_samples, with_actual_sizes
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import check_model_fits, measure_sample_ops, trainer_for
+from melisma.learning.verification.update_check import require_repeatable
 from melisma.user_code import add_module_path, is_import_path
 
 DATA_KEYS = ("samples", "sample_bytes")
@@ -62,6 +63,8 @@ def load_task(
         data = limit_samples(task, _check_test(task, given or _load_data(task)))
         trainer = _build_trainer(task, model)
         check_model_fits(trainer, data)
+        if task.verify == "audit":
+            require_repeatable(task, trainer)
         find_aggregation(task.aggregation)
         layout = Layout.from_arrays(trainer.initial())
         initial = _initial(task, file, trainer, model)

@@ -15,10 +15,13 @@ from melisma.cycle.events import PHASES
 from melisma.disclosure import Disclosure
 from melisma.errors import MalformedError, RefusedError
 from melisma.fleet.task import Task
+from melisma.learning.stream_log import ReportedChange
+from melisma.learning.verification.segments import MAX_SEGMENTS
 from melisma.live.code_bundle import MAX_BUNDLE_BYTES
 
 PROTOCOL = 1
 """The number of these messages; a learner and an orchestrator with different ones do not talk."""
+COMMIT_FIRST = "the update has no commitment: call commit_update first"
 # The parameters on which learners run their benchmark.
 INITIAL_MODEL = "model-0.safetensors"
 # The matrix that devices in the state "downloading" download; nobody keeps it.
@@ -30,6 +33,9 @@ ShortText = Annotated[str, Meta(max_length=2000)]
 CostRow = Annotated[tuple[Seconds, ...], Meta(min_length=3, max_length=3)]
 CostTable = Annotated[tuple[CostRow, ...], Meta(min_length=3, max_length=3)]
 T = TypeVar("T")
+
+
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class ShardRef(msgspec.Struct, frozen=True):
@@ -229,6 +235,23 @@ class UpdateHeader(msgspec.Struct, frozen=True):
     loss: float
     phases: Annotated[tuple[Seconds, ...], Meta(min_length=len(PHASES), max_length=len(PHASES))]
     costs: CostTable | None = None
+
+
+class UpdateCommitment(msgspec.Struct, frozen=True):
+    """A training before its update is uploaded: what it was, and hashes of its states.
+
+    `attempts` are the instructions of its stream of batches, in order, and `changes` those of the
+    shards that were there. The reply is the segment whose states the learner has to reveal.
+    """
+
+    cycle: NonNegativeInt
+    attempt: NonNegativeInt
+    visits: NonNegativeInt
+    batches: Annotated[int, Meta(ge=1, le=2**53)]
+    attempts: Annotated[tuple[NonNegativeInt, ...], Meta(min_length=1, max_length=2**16)]
+    changes: tuple[ReportedChange, ...]
+    digests: Annotated[tuple[Digest, ...], Meta(min_length=1, max_length=MAX_SEGMENTS)]
+    environment: ShortText
 
 
 def parse_registration(message: Any) -> RegisterRequest:

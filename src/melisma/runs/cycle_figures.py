@@ -40,7 +40,10 @@ class Cycle:
     another. With `extension`, learners train until the deadline; with `carries_late`, a late update
     may still join a later average. `unassigned` are the learners without an assignment. `clipped`
     and `left_out` name the learners whose update changed the model too far: its change was scaled
-    down, or it did not count; late updates of earlier cycles are included. A cycle is `rejected` if
+    down, or it did not count; late updates of earlier cycles are included. So are
+    `failed_checks`, whose update was not trained as reported, and those `suspected` by the first
+    filter; `checked` updates were trained once more in part, and all checks cost as much as the
+    training of `check_visits` samples. A cycle is `rejected` if
     the loss of its model was not finite: the model before it was kept.
     """
 
@@ -59,6 +62,10 @@ class Cycle:
     unassigned: Unassigned = NO_UNASSIGNED
     clipped: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    failed_checks: tuple[str, ...] = ()
+    suspected: tuple[str, ...] = ()
+    checked: int = 0
+    check_visits: float = 0.0
     rejected: bool = False
     aggregate_s: float = nan
     evaluate_s: float = nan

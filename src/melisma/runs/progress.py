@@ -21,6 +21,7 @@ from melisma.cycle.local_shards import ShardSizes
 from melisma.errors import DataError
 from melisma.fleet.array_types import NO_INTS, Bools, Ints
 from melisma.fleet.task import Task
+from melisma.learning.verification.reexecution import Verdict
 from melisma.runs.assignments import COUNTED, STATUSES, Assignments, Names, Status
 from melisma.runs.capacity import MeasuredRates
 from melisma.runs.cycle_figures import Cycle
@@ -31,6 +32,7 @@ from melisma.runs.trace import Step
 from melisma.runs.unassigned import Unassigned
 from melisma.runs.usage import UNKNOWN_RATES, UsageRates
 
+FAILED_CHECK: Final = "left out: failed its audit"
 GIVEN_UP: Final = "the cycle was given up: the run went on from another model"
 
 
@@ -216,25 +218,37 @@ class RunProgress:
     def on_aggregated(self, event: events.Aggregated) -> None:
         """Store the seconds of aggregation, the training losses, and what the guard decided."""
         clipped = event.guarded[event.scales > 0]
-        left_out = event.guarded[event.scales == 0]
+        failed = _failed_checks(event)
+        far = (event.scales == 0) & ~failed
         damaged = np.isnan(event.scales)
         self._update_cycle(
             event.cycle,
             aggregate_s=event.seconds,
             clipped=tuple(self.names[clipped].tolist()),
-            left_out=tuple(self.names[left_out].tolist()),
+            left_out=tuple(self.names[event.guarded[far]].tolist()),
+            failed_checks=tuple(self.names[event.guarded[failed]].tolist()),
+            checked=int((event.verified.verdicts != Verdict.UNCHECKED).sum()),
+            check_visits=event.verified.visits,
         )
         command, self._aggregate = self._aggregate, None
         self._averaged = command
-        if left_out.size and command is not None:
+        if far.any() and command is not None:
             reason = "its change was far larger than those of other updates"
-            self._exclude(command, event, event.scales == 0, "refused", reason)
+            self._exclude(command, event, far, "refused", reason)
+        if failed.any() and command is not None:
+            self._exclude(command, event, failed, "refused", FAILED_CHECK)
         if damaged.any() and command is not None:
             reason = "it was damaged on the disk of the orchestrator"
             self._exclude(command, event, damaged, "dropped", reason)
         if event.loss.size and command is not None and command.cycle == event.cycle:
             rows, indices = self._work.find(command)
             self._work.update(event.cycle, rows, loss=event.loss[indices])
+
+    def on_suspect(self, command: commands.Suspect) -> None:
+        """Store the learners that fail the first filter."""
+        cycle = self._cycles[max(self._cycles)]
+        names = tuple(self.names[command.learners].tolist())
+        self._update_cycle(cycle.number, suspected=names)
 
     def _exclude(
         self,
@@ -453,6 +467,16 @@ def _ignore(progress: RunProgress, step: Any) -> None:
     """Ignore events and commands that change nothing here."""
 
 
+def _failed_checks(event: events.Aggregated) -> Bools:
+    """Return which of the updates that did not count in full were found wrong."""
+    verified = event.verified
+    wrong = verified.verdicts == Verdict.WRONG
+    pairs = zip(verified.learners[wrong].tolist(), verified.cycles[wrong].tolist(), strict=True)
+    known = set(pairs)
+    guarded = zip(event.guarded.tolist(), event.guarded_cycles.tolist(), strict=True)
+    return np.array([pair in known for pair in guarded], np.bool_)
+
+
 HANDLERS: dict[type, Callable[[RunProgress, Any], None]] = {
     events.TaskSubmitted: RunProgress.on_submitted,
     events.OrchestratorRestarted: RunProgress.on_restarted,
@@ -475,5 +499,6 @@ HANDLERS: dict[type, Callable[[RunProgress, Any], None]] = {
     commands.Withdraw: RunProgress.on_withdraw,
     commands.Aggregate: RunProgress.on_aggregate,
     commands.Restore: RunProgress.on_restore,
+    commands.Suspect: RunProgress.on_suspect,
     commands.Finish: RunProgress.on_finish,
 }

@@ -249,6 +249,16 @@ class Report:
         return dict(Counter(name for cycle in self.cycles for name in cycle.left_out))
 
     @property
+    def failed_checks(self) -> dict[str, int]:
+        """The number of updates by learner that did not count because their check failed."""
+        return dict(Counter(name for cycle in self.cycles for name in cycle.failed_checks))
+
+    @property
+    def suspected(self) -> dict[str, int]:
+        """How often each learner failed the first filter."""
+        return dict(Counter(name for cycle in self.cycles for name in cycle.suspected))
+
+    @property
     def training_s(self) -> float:
         """The sum of all cycle times in seconds."""
         return metrics.training_s(self._of_cycles("cycle_s")[0])

@@ -33,7 +33,7 @@ FIGURES: dict[type, tuple[str, ...]] = {
         *("capacity_used", "capacity_lost", "time_use", "outside_s", "outside_share"),
         *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
         *("bytes", "joules", "cost", "accuracy", "loss", "learners", "clipped", "left_out"),
-        "idle",
+        *("failed_checks", "suspected", "idle"),
     ),
     IdleGroup: ("count", "largest_share"),
 }

@@ -27,7 +27,7 @@ from melisma.runs.trace import Step
 from melisma.simulation.compute.compute import ComputeBackend
 from melisma.simulation.compute.work_record import WeightedWork, WorkRecords
 from melisma.simulation.energy_use import EnergyUse
-from melisma.simulation.faults import Corruption, Slowness, clock_rates
+from melisma.simulation.faults import Corruption, Slowness, clock_rates, greedy_learners
 from melisma.simulation.journaling.missed_changes import MissedChanges
 from melisma.simulation.journaling.orchestrator_process import OrchestratorProcess
 from melisma.simulation.journaling.storage import make_storage
@@ -70,7 +70,10 @@ class Driver:
         self.learners.clock *= clock_rates(faults, fleet.learners)
         self.energy = EnergyUse(scenario, around.queue, around.churn)
         self.work_records = WorkRecords(fleet.learners, recording=compute.trains)
-        self._rounds = TrainingRounds(self, Corruption(faults))
+        greedy = greedy_learners(faults)
+        if greedy:
+            compute.set_greedy(greedy)
+        self._rounds = TrainingRounds(self, Corruption(faults), greedy)
         self._silence_limit_s = np.full(fleet.learners, task.deadline_s)
         self._wakes = 0
         self._machine = CycleMachine()
@@ -393,6 +396,13 @@ class Driver:
         """Stop the training of assignments that no longer count."""
         self._rounds.withdraw(command)
 
+    def challenge(self, command: commands.Challenge) -> None:
+        """Record which segments of updates are checked when they are computed."""
+        self.work_records.challenge(command.cycle, command.learners, command.segments)
+
+    def suspect(self, command: commands.Suspect) -> None:
+        """Do nothing: the trace has the command."""
+
     def wake(self, command: commands.Wake) -> None:
         """Set the timer; it replaces the previous one."""
         self._wakes += 1
@@ -436,6 +446,7 @@ class Driver:
                 guarded=learners[rows],
                 guarded_cycles=cycles[rows] if rows.size else NO_INTS,
                 scales=scales[rows],
+                verified=averaged.verified,
             )
         )
 
@@ -505,6 +516,8 @@ HANDLERS: dict[type[commands.Command], Callable[[Driver, Any], None]] = {
     commands.Resend: Driver.resend,
     commands.Prefetch: Driver.prefetch,
     commands.Withdraw: Driver.withdraw,
+    commands.Challenge: Driver.challenge,
+    commands.Suspect: Driver.suspect,
     commands.Wake: Driver.wake,
     commands.Aggregate: Driver.aggregate,
     commands.Evaluate: Driver.evaluate,

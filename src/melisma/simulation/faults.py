@@ -12,6 +12,8 @@
     duplicate report 1 from 0 by 3  the message arrives a second time, 3 s later
     delay instruction 3 to 2 by 1.5 the message arrives 1.5 s later
     corrupt update 1 from 2         the first update of learner 2 holds NaN
+    greedy less 2                   learner 2 trains a part of what it reports; also with `speed`,
+                                    `ask`, `noise` and `copy`
 
     crash orchestrator at 9 for 5   its process ends, and another goes on from the journal 5 s later
     cut power at 9 for 5            the same, and of what was written but not synced some is lost
@@ -48,11 +50,14 @@ LearnerFaultKind = Literal[
     "crash", "vanish", "slow", "partition", "clock", "lose", "duplicate", "delay", "corrupt"
 ]
 StopKind = Literal["crash orchestrator", "cut power"]
+GreedyKind = Literal["greedy"]
+Greed = Literal["", "speed", "ask", "less", "noise", "copy"]
 DiskFaultKind = Literal["fail sync", "fill disk", "misdirect write", "rot journal", "rot update"]
-FaultKind = Literal[LearnerFaultKind, StopKind, DiskFaultKind]
+FaultKind = Literal[LearnerFaultKind, GreedyKind, StopKind, DiskFaultKind]
 MessageKind = Literal["", "instruction", "report", "update"]
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 LEARNER_KINDS: tuple[LearnerFaultKind, ...] = get_args(LearnerFaultKind)
+GREEDY: GreedyKind = "greedy"
 STOP_KINDS: tuple[StopKind, ...] = get_args(StopKind)
 DISK_KINDS: tuple[DiskFaultKind, ...] = get_args(DiskFaultKind)
 DAMAGE_KINDS: tuple[FaultKind, ...] = ("misdirect write", "rot journal")
@@ -61,6 +66,7 @@ MAX_RANDOM_FAULTS = 12
 MAX_RANDOM_STOPS = 4
 WRITES_PER_STEP = 6  # to files of the journal, about
 MAX_NAMED = 20
+BOAST = 2.0  # the speed that a greedy learner claims, in its own
 
 _NUMBER = r"(?P<{}>[0-9.]+(?:e[+-]?[0-9]+)?)"
 _AT, _FOR, _BY = (_NUMBER.format(name) for name in ("at_s", "for_s", "by"))
@@ -84,6 +90,7 @@ _PATTERNS = (
     rf"(?P<kind>clock) {_LEARNERS} by {_BY}",
     rf"(?P<kind>lose) {_MESSAGE}",
     rf"(?P<kind>duplicate|delay) {_MESSAGE} by {_BY}",
+    rf"(?P<kind>greedy) (?P<greed>speed|ask|less|noise|copy) {_LEARNERS}",
     rf"(?P<kind>corrupt) (?P<message>update) {_NTH} from {_LEARNERS}",
 )
 
@@ -92,8 +99,10 @@ _PATTERNS = (
 class Fault:
     """One fault; fields that its kind does not use keep their defaults.
 
-    `nth` counts messages, updates, writes or steps. `selection` is the text by which many learners
-    were chosen, as in `10% of phone`.
+    `nth` counts messages, updates, writes or steps. `greed` says how a greedy learner cheats, in
+    the whole run: it claims more speed than it has, asks for more than it trains, trains less than
+    it reports, returns old parameters plus noise, or copies the update of another. `selection` is
+    the text by which many learners were chosen, as in `10% of phone`.
     """
 
     kind: FaultKind
@@ -103,6 +112,7 @@ class Fault:
     by: float = 1.0
     message: MessageKind = ""
     nth: int = 0
+    greed: Greed = ""
     selection: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +125,7 @@ class Fault:
     @property
     def of_orchestrator(self) -> bool:
         """Whether the fault hits the orchestrator or its disk."""
-        return self.kind not in LEARNER_KINDS
+        return self.kind not in (*LEARNER_KINDS, GREEDY)
 
     @property
     def end_s(self) -> float:
@@ -141,6 +151,8 @@ class Fault:
             way = "to" if self.message == "instruction" else "from"
             by = f" by {self.by:.6g}" if self.kind in ("duplicate", "delay") else ""
             return f"{self.kind} {self.message} {self.nth} {way} {learners}{by}"
+        if self.kind == GREEDY:
+            return f"{self.kind} {self.greed} {learners}"
         if self.kind == "clock":
             return f"clock {learners} by {self.by:.6g}"
         span = "" if self.for_s is None else f" for {self.for_s:.6g}"
@@ -187,7 +199,7 @@ def _parse(text: str, targets: FaultTargets) -> Fault:
 
 
 def _from_groups(text: str, learners: tuple[int, ...], groups: dict[str, str | None]) -> Fault:
-    words = {name: groups.pop(name) for name in ("kind", "message") if groups.get(name)}
+    words = {name: groups.pop(name) for name in ("kind", "message", "greed") if groups.get(name)}
     try:
         numbers = {name: float(value) for name, value in groups.items() if value is not None}
     except ValueError:
@@ -296,16 +308,26 @@ def _round(number: float) -> float:
     return float(f"{number:.4g}")
 
 
+def greedy_learners(faults: Sequence[Fault]) -> dict[int, Greed]:
+    """Return how each greedy learner cheats."""
+    return {n: fault.greed for fault in faults if fault.kind == GREEDY for n in fault.learners}
+
+
 class Slowness:
     """The factor by which `slow` faults slow a learner down at a given time."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self._faults = [fault for fault in faults if fault.kind == "slow"]
+        greedy = greedy_learners(faults)
+        self._boasting = [learner for learner, greed in greedy.items() if greed == "speed"]
 
     def __call__(self, learners: Ints, at_s: Floats) -> Floats:
         factor = np.ones(learners.size)
         for fault in self._faults:
             factor[np.isin(learners, fault.learners) & fault.is_active(at_s)] *= fault.by
+        if self._boasting:
+            # Everybody believes the claim: the learner reports more work than it did.
+            factor[np.isin(learners, self._boasting)] /= BOAST
         return factor
 
 

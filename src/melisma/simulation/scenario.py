@@ -9,6 +9,7 @@ from melisma.cycle.learner import MAX_ABSENCE_S
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 from melisma.simulation.fault_sources import draw_faults, draw_orchestrator_faults
 from melisma.simulation.faults import Fault
@@ -54,6 +55,7 @@ class Scenario:
             absence_s=MAX_ABSENCE_S,
             ends_s=self.task.total_s,
             shared=self.shared,
+            secret=draw_secret(self.task),
         )
 
     @property
@@ -62,6 +64,13 @@ class Scenario:
         if self.until_s is not None:
             return self.until_s
         return 4 * self.task.expected_s + 40 * self.task.deadline_s
+
+
+def draw_secret(task: Task) -> str:
+    """Return the secret of a run whose updates are checked; simulated learners cannot read it."""
+    if task.verify != "audit":
+        return ""
+    return generator(task.seed, "verification").bytes(16).hex()
 
 
 def even_local_shard_samples(task: Task, fleet: Fleet) -> RaggedArray:

@@ -240,7 +240,8 @@ def prepare_task(
     scenario = _make_scenario(loaded.task, fleet, index.local_shard_samples, shared=shared)
     if level == "timing":
         return PreparedSimulation(scenario, level, TimingOnly)
-    one_by_one = level == "train"
+    # Those that are verified are trained one by one.
+    one_by_one = level == "train" or task.verify != "off"
     return PreparedSimulation(
         scenario, level, lambda: RealTraining(loaded, index, fleet.names, one_by_one=one_by_one)
     )

@@ -1,8 +1,9 @@
 """The training of a cycle in virtual time: work travels to learners, requests and updates back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,9 +12,10 @@ from melisma.cycle import commands, events
 from melisma.cycle.ragged import RaggedArray, concatenate_ranges
 from melisma.cycle.state import CycleState
 from melisma.fleet.array_types import Bools, Floats, Ints
+from melisma.learning.verification.segments import segment_edges
 from melisma.simulation.compute.work_record import WorkRecords
 from melisma.simulation.energy_use import EnergyUse
-from melisma.simulation.faults import Corruption
+from melisma.simulation.faults import Corruption, Greed
 from melisma.simulation.kernel import EventQueue
 from melisma.simulation.learners.simulated_learners import SimulatedLearners
 from melisma.simulation.learners.simulated_training import Assignment, extend, prefetch, train
@@ -22,6 +24,8 @@ from melisma.simulation.network import InFlight, SimulatedNetwork
 
 # Requests for further shards arrive at this many instants of a cycle.
 REQUEST_TICKS = 64
+ASKED_FACTOR = 2  # shards that a greedy learner asks for, in those that it would train
+SIMULATED_ENVIRONMENT = "simulated, cpu"
 CORRUPT = "the update is refused: it holds numbers that are not finite"
 
 
@@ -74,8 +78,14 @@ class TrainingRound:
 class TrainingRounds:
     """All training that is under way; several cycles are, if updates are late."""
 
-    def __init__(self, orchestrator: SimulatedOrchestrator, corrupt: Corruption) -> None:
+    def __init__(
+        self,
+        orchestrator: SimulatedOrchestrator,
+        corrupt: Corruption,
+        greedy: Mapping[int, Greed] = MappingProxyType({}),
+    ) -> None:
         self._orchestrator, self._corrupt = orchestrator, corrupt
+        self._demanding = [learner for learner, greed in greedy.items() if greed == "ask"]
         self._rounds: list[TrainingRound] = []
 
     def dispatch(self, command: commands.Dispatch) -> None:
@@ -144,12 +154,13 @@ class TrainingRounds:
     ) -> None:
         """Report that learners want further shards."""
         rows = asking[arrived]
+        greedy = np.isin(updates.learners[rows], self._demanding)
         self._orchestrator.handle(
             events.ShardsRequested(
                 at_s=float(came_s[-1]),
                 learners=updates.learners[rows],
                 cycle=command.cycle,
-                shards=updates.wanted[rows],
+                shards=updates.wanted[rows] * np.where(greedy, ASKED_FACTOR, 1),
             )
         )
 
@@ -223,6 +234,7 @@ class TrainingRounds:
             subset = arrived.take(rows)
             if not refused:
                 self._report_costs(subset, at_s)
+                self._report_commitments(cycle, subset, at_s)
             self._orchestrator.handle(
                 events.UpdatesReceived(
                     at_s=at_s,
@@ -244,6 +256,23 @@ class TrainingRounds:
         accepted = self._orchestrator.state.expects(updates.learners, cycle, updates.attempts)
         learners, batches = updates.learners[accepted], updates.batches[accepted]
         self._orchestrator.work_records.set_batches(cycle, learners, batches)
+
+    def _report_commitments(self, cycle: int, updates: SimulatedUpdates, at_s: float) -> None:
+        """Report that learners committed to their updates, if these are checked."""
+        rows = np.flatnonzero(updates.batches)
+        if self._orchestrator.state.task.verify != "audit" or not rows.size:
+            return
+        segments = [len(segment_edges(batches)) for batches in updates.batches[rows].tolist()]
+        self._orchestrator.handle(
+            events.UpdatesCommitted(
+                at_s=at_s,
+                learners=updates.learners[rows],
+                cycle=cycle,
+                attempts=updates.attempts[rows].copy(),
+                segments=np.array(segments, np.int64),
+                environments=(SIMULATED_ENVIRONMENT,) * rows.size,
+            )
+        )
 
     def _report_costs(self, updates: SimulatedUpdates, at_s: float) -> None:
         """Report the costs of learners that have measured them, if the scheme needs costs."""

@@ -169,13 +169,19 @@ def _group_row(report: Report, name: str, members: range, usage: dict[str, str])
 
 
 def _guard_lines(report: Report) -> list[str]:
-    """Return the learners whose updates changed the model too far, most often first."""
+    """Return the learners whose updates did not count in full, most often first."""
     verdicts = {"scaled down": report.clipped, "left out": report.left_out}
-    return [
+    lines = [
         f"{verdict}, as they changed the model too far: {_name_counts(counts)}"
         for verdict, counts in verdicts.items()
         if counts
     ]
+    if report.failed_checks:
+        lines += [f"left out, as they failed their audit: {_name_counts(report.failed_checks)}"]
+    if report.suspected:
+        problem = "suspected, as they fit the shards of their learner no better than others"
+        lines += [f"{problem}: {_name_counts(report.suspected)}"]
+    return lines
 
 
 def _name_counts(counts: dict[str, int]) -> str:

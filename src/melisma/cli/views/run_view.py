@@ -154,7 +154,11 @@ def cycle_line(cycle: Cycle) -> str:
         cycle.capacity_used, cycle.capacity_lost, so_far=_awaits_late_updates(cycle)
     )
     score = format_score(cycle.accuracy, cycle.loss)
-    guarded = _guarded_names("clipped", cycle.clipped), _guarded_names("left out", cycle.left_out)
+    guarded = (
+        _guarded_names("clipped", cycle.clipped),
+        _guarded_names("left out", cycle.left_out),
+        _guarded_names("failed audit", cycle.failed_checks),
+    )
     parts = (time, _update_count(cycle), *guarded, score, capacity)
     return visible_part(f"{heading} {'; '.join(part for part in parts if part)}")
 

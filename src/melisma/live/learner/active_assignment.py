@@ -10,6 +10,7 @@ from melisma.cycle.events import PHASES
 from melisma.cycle.learner import time_is_up
 from melisma.errors import MelismaError
 from melisma.learning.data.datasets import Split
+from melisma.learning.verification.segments import SegmentRecorder
 from melisma.live.learner.device import Device
 from melisma.live.learner.fetcher import ShardFeed
 from melisma.live.learner.resumption import Resumption
@@ -41,6 +42,7 @@ class ActiveAssignment:
     attempts: list[int] = field(default_factory=list)  # of each work item of the stream
     shards: list[ShardRef] = field(default_factory=list)  # of all work items
     early: list[ExtendTraining] = field(default_factory=list)  # received before the training began
+    recorder: SegmentRecorder | None = None  # if updates are checked
     resumed_visits: int = 0  # made by an earlier process
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     requested_at: float = -inf  # when further shards were requested last

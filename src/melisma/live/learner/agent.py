@@ -27,7 +27,9 @@ from melisma.fleet.rng import generator
 from melisma.learning.batches import BatchStream
 from melisma.learning.data.shards import ShardCache
 from melisma.learning.parameters import Layout
+from melisma.learning.stream_log import ReportedChange
 from melisma.learning.trainer import Score, TrainingResult
+from melisma.learning.verification.update_check import describe_environment, make_recorder
 from melisma.live import protocol
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
 from melisma.live.learner.connection import Connection
@@ -445,7 +447,8 @@ class Agent:
     ) -> tuple[ShardFeed, dict[str, NDArray[Any]]] | None:
         """Go on with what a former process saved; None if there is nothing, or it does not fit."""
         saved = self._spool.take(assignment.key)
-        if saved is None:
+        # Of a training that is audited, another process does not know the states so far.
+        if saved is None or self._task.verify == "audit":
             return None
         assignment.upload_s = saved.header.upload_s
         feed = self._create_feed(assignment)
@@ -482,6 +485,7 @@ class Agent:
         train = assignment.train
         rng = generator(self._task.seed, "train", train.cycle, self._learner)
         stop = assignment.stop_signal(self._device, assignment.upload_s)
+        recorder = assignment.recorder = make_recorder(self._task, self._trainer)
         waited_s = 0.0
 
         def stop_training() -> bool:
@@ -489,7 +493,10 @@ class Agent:
             feed.check()
             self._device.skip(stream.waited_s - waited_s)
             waited_s = stream.waited_s
-            self._saver.save_if_due(assignment, feed)
+            if recorder is not None:
+                recorder.record(stream.batches, self._trainer)  # type: ignore[arg-type] # resumable
+            else:
+                self._saver.save_if_due(assignment, feed)
             if self._task.extension:
                 self._requests.send_if_due(assignment, feed, self._costs)
             return stop()
@@ -558,9 +565,16 @@ class Agent:
         size_bytes = sum(array.nbytes for array in arrays.values())
         self._device.delay_upload(size_bytes)
         message = protocol.to_builtins(header)
+        revealed = self._commit(assignment, header, arrays)
         refused, unanswered_s = self._orchestrator.call_timed(
-            "upload_update", self._session, message, arrays, body_bytes=size_bytes
+            "upload_update", self._session, message, arrays, *revealed, body_bytes=size_bytes
         )
+        if refused == protocol.COMMIT_FIRST:
+            # The orchestrator restarted since the commitment.
+            revealed = self._commit(assignment, header, arrays)
+            refused = self._orchestrator.call(
+                "upload_update", self._session, message, arrays, *revealed, body_bytes=size_bytes
+            )
         if refused:
             note(refused)
         # A restart of the orchestrator says nothing about the link.
@@ -578,6 +592,34 @@ class Agent:
                 refused=refused,
             )
         )
+
+    def _commit(
+        self,
+        assignment: ActiveAssignment,
+        header: protocol.UpdateHeader,
+        arrays: dict[str, NDArray[Any]],
+    ) -> list[dict[str, NDArray[Any]]]:
+        """Commit to a training that may be checked; return the states to reveal, if any."""
+        feed, recorder = assignment.feed, assignment.recorder
+        if recorder is None or feed is None or not arrays:
+            return []
+        batches = feed.stream.batches
+        commitment = protocol.UpdateCommitment(
+            cycle=header.cycle,
+            attempt=header.attempt,
+            visits=header.visits,
+            batches=batches,
+            attempts=tuple(assignment.attempts),
+            changes=tuple(
+                ReportedChange(c.batches, c.announced, c.arrived) for c in feed.stream.changes
+            ),
+            digests=recorder.digests(batches, arrays),
+            environment=describe_environment(self._trainer),
+        )
+        segment = self._orchestrator.call(
+            "commit_update", self._session, protocol.to_builtins(commitment)
+        )
+        return [] if segment is None else [recorder.states(batches, segment).to_arrays()]
 
     def _evaluate_model(self, instruction: protocol.EvaluateModel) -> None:
         """Evaluate a model on the samples held back and report the sums."""

@@ -61,6 +61,7 @@ class WatchedTrainer:
 
     def __init__(self, trainer: Trainer, deadline_s: float) -> None:
         self._trainer, self._seconds = trainer, DEADLINES * deadline_s + GRACE_S
+        self.device: Any = getattr(trainer, "device", None)
 
     def initial(self) -> dict[str, NDArray[Any]]:
         """Return the initial parameters."""

@@ -20,6 +20,8 @@
     run_store.py                shards, parameters and updates on disk
     accepted_updates.py         the updates that no average contains yet
     update_averaging.py         the average of the updates on disk
+    assignment_versions.py      the shards that each learner was given in recent cycles
+    update_verifier.py          checks updates in a thread of its own
     run_journal.py              the steps of the run, on disk before anything depends on them
     parameter_files.py          the parameters by version
     full_disk.py                waits a while for space on the disk

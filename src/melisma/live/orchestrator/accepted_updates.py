@@ -67,6 +67,9 @@ class AcceptedUpdates:
     def __len__(self) -> int:
         return len(self._accepted)
 
+    def __contains__(self, assignment: Assignment) -> bool:
+        return assignment in self._accepted
+
     def resume(self) -> None:
         """Read the records of an earlier process.
 

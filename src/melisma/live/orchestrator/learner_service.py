@@ -44,6 +44,7 @@ from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.orchestrator.session_records import put_session
 from melisma.live.orchestrator.strict_methods import StrictMethods
+from melisma.live.orchestrator.update_verifier import ReceivedUpdate, UpdateVerifier
 from melisma.live.plausible import (
     check_costs,
     check_evaluation,
@@ -67,7 +68,7 @@ SMALL_METHODS: Final = (
     "report_failure",
 )
 SMALL_BYTES: Final = 16 << 10
-LIST_METHODS: Final = ("join", "release_shards")
+LIST_METHODS: Final = ("join", "release_shards", "commit_update")
 """Methods whose requests have a number for each of many shards."""
 LIST_BYTES: Final = 1 << 20
 UPLOAD_METHODS: Final = ("upload_update", "probe_uplink")
@@ -75,6 +76,8 @@ FIELD_BYTES: Final = 1 << 10
 """The most that an update needs for an array beside its elements: name, shape, alignment."""
 RELIED_ON: Final = (protocol.Train, protocol.ExtendTraining, protocol.StopTraining)
 """Instructions that a learner follows even if the orchestrator forgets them in a power cut."""
+REVEALED_FACTOR: Final = 8
+"""The size of an upload with two states of an optimizer, in that of one without them."""
 METHODS: Final = ("register", *SMALL_METHODS, *LIST_METHODS, *UPLOAD_METHODS)
 
 
@@ -88,6 +91,8 @@ class EventHandler(Protocol):
 
     started: bool
     """Whether the run has begun; events before are ignored."""
+    verifier: UpdateVerifier | None
+    """Checks updates, if the task says so."""
 
     def start(self, learner_count: int | None = None) -> None:
         """Begin the run with this number of learners."""
@@ -116,6 +121,9 @@ class EventHandler(Protocol):
     def most_visits(self, learner: int, cycle: int) -> int:
         """Return the most visits that are believed of an assignment of that cycle."""
 
+    def challenged_segment(self, learner: int, cycle: int) -> int | None:
+        """Return the segment that a learner has to reveal; None without a challenge."""
+
 
 class LearnerService:
     """Serves the learners of one run, which are numbered in the order of their mailboxes.
@@ -137,6 +145,7 @@ class LearnerService:
         self._store, self._evaluator, self._handler = store, evaluator, handler
         self._on_change = on_change
         self._receiving: set[tuple[int, int, int]] = set()
+        self._verifier = handler.verifier
 
     def worker(
         self,
@@ -169,6 +178,8 @@ class LearnerService:
         """Let learners call these methods, by the name of the task if the worker has several."""
         layout = self._store.layout
         upload_bytes = layout.size_bytes + FIELD_BYTES * len(layout.fields) + SMALL_BYTES
+        if self._task.verify == "audit":
+            upload_bytes *= REVEALED_FACTOR
         expose = partial(worker.expose, StrictMethods(self), name=task)
         expose(["register"], max_body_bytes=SMALL_BYTES, check_caller=check_learner)
         expose = partial(expose, check_caller=self._mailboxes.number)
@@ -415,10 +426,45 @@ class LearnerService:
         self._emit(events.ShardsReleased, learner, cycle=number, shards=released)
         await self._handler.synced()
 
+    async def commit_update(self, session: str, message: Any) -> int | None:
+        """Record a commitment to an update; return the segment to reveal, None for none."""
+        learner, mailbox = self._member(session)
+        commitment = protocol.parse(message, protocol.UpdateCommitment)
+        if self._verifier is None:
+            raise RefusedError("the updates of this task are not checked: upload them at once")
+        assignment = learner, commitment.cycle, commitment.attempt
+        if not self._handler.expects(*assignment):
+            return None
+        known = self._verifier.commitments.get(assignment)
+        if known is not None and known != commitment:
+            raise RefusedError(f"{mailbox.name} has committed to another training before")
+        if known is None:
+            self._verifier.commitments[assignment] = commitment
+            self._verifier.segments[assignment] = None
+            self._emit(
+                events.UpdatesCommitted,
+                learner,
+                cycle=commitment.cycle,
+                attempts=np.array([commitment.attempt]),
+                segments=np.array([len(commitment.digests)]),
+                environments=(visible(commitment.environment),),
+            )
+            segment = self._handler.challenged_segment(learner, commitment.cycle)
+            self._verifier.segments[assignment] = segment
+        await self._handler.synced()
+        return self._verifier.segments.get(assignment)
+
     async def upload_update(
-        self, session: str, message: Any, parameters: dict[str, NDArray[Any]]
+        self,
+        session: str,
+        message: Any,
+        parameters: dict[str, NDArray[Any]],
+        revealed: dict[str, NDArray[Any]] | None = None,
     ) -> str:
-        """Spool an update, then count it once; return why it is refused, or an empty string."""
+        """Spool an update, then count it once; return why it is refused, or an empty string.
+
+        `revealed` are the states of the segment that `commit_update` has returned.
+        """
         learner, mailbox = self._member(session)
         at_s, header = self._handler.now(), protocol.parse(message, protocol.UpdateHeader)
         assignment = learner, header.cycle, header.attempt
@@ -426,7 +472,11 @@ class LearnerService:
             raise BusyError(f"the update of {mailbox.name} is already being received")
         phases = check_phases(header.phases)
         visits = min(header.visits, self._handler.most_visits(learner, header.cycle))
+        if visits and self._lacks_commitment(assignment, header):
+            return protocol.COMMIT_FIRST
         refused = await self._spool(assignment, parameters, session) if visits else ""
+        if visits and not refused:
+            self._verify(assignment, header, parameters, revealed)
         if header.costs and not refused:
             self._report_costs(learner, header.costs, at_s)
         # The learner cannot know how long its upload takes until it has ended.
@@ -454,6 +504,38 @@ class LearnerService:
         )
         await self._handler.synced()
         return refused
+
+    def _lacks_commitment(
+        self, assignment: tuple[int, int, int], header: protocol.UpdateHeader
+    ) -> bool:
+        """Return whether an update that counts was not committed to, if it had to be."""
+        if self._verifier is None or self._task.verify != "audit":
+            return False
+        if not self._handler.expects(*assignment):
+            return False
+        commitment = self._verifier.commitments.get(assignment)
+        if commitment is not None and commitment.visits != header.visits:
+            raise RefusedError(
+                f"the update has {header.visits} visits, its commitment {commitment.visits}"
+            )
+        return commitment is None
+
+    def _verify(
+        self,
+        assignment: tuple[int, int, int],
+        header: protocol.UpdateHeader,
+        parameters: dict[str, NDArray[Any]],
+        revealed: dict[str, NDArray[Any]] | None,
+    ) -> None:
+        """Check an update that was accepted, in the background."""
+        verifier = self._verifier
+        if verifier is None or not self._store.has_accepted(assignment):
+            return
+        start = self._store.find_start(header.cycle)
+        if start is not None:
+            challenged = verifier.segments.get(assignment) is not None
+            states = (revealed or {}) if challenged else None
+            verifier.receive(ReceivedUpdate(assignment, header.visits, parameters, start, states))
 
     async def report_evaluation(self, session: str, message: Any) -> None:
         """Record a learner's evaluation of the model."""

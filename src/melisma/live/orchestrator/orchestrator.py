@@ -5,6 +5,7 @@ step is in the journal before its commands are carried out.
 """
 
 import asyncio
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -21,8 +22,10 @@ from melisma.cycle.learner import MAX_ABSENCE_S, MAX_SILENCE_S, silence_limit_s
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.restarts import FIRST_ATTEMPT
 from melisma.cycle.state import CycleState
+from melisma.cycle.trust import challenged_segment
 from melisma.errors import BusyError, DataError
 from melisma.learning.trainer import Score
+from melisma.learning.verification.reexecution import Verdict
 from melisma.live import protocol
 from melisma.live.orchestrator.combined_score import CombinedScore
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
@@ -31,6 +34,7 @@ from melisma.live.orchestrator.mailbox import InstructionFactory, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.orchestrator.session_records import put_session
+from melisma.live.orchestrator.update_verifier import UpdateVerifier
 from melisma.runs.folder import FULL_DISK
 from melisma.runs.recovery import RecoveredRun
 from melisma.runs.trace import Step
@@ -55,6 +59,9 @@ class Orchestrator:
         self._spec, self._mailboxes = spec, mailboxes
         self._store, self._evaluator, self._watch = store, evaluator, watch
         self._machine = CycleMachine()
+        self.verifier: UpdateVerifier | None = None
+        if spec.task.verify != "off":
+            self.verifier = UpdateVerifier(spec.task, store.samples, store.shard_path)
         self._timer: asyncio.TimerHandle | None = None
         self._averaged: list[int] = []  # learners whose update is part of the latest average
         self._background: set[asyncio.Task[None]] = set()
@@ -90,6 +97,7 @@ class Orchestrator:
                 absence_s=MAX_ABSENCE_S if self._mailboxes.grows else 0.0,
                 ends_s=self._ends_s(),
                 shared=self._spec.shared,
+                secret=secrets.token_hex(16) if self._spec.task.verify == "audit" else "",
             )
         )
 
@@ -163,8 +171,14 @@ class Orchestrator:
             self.fail(error)
             raise
 
+    def challenged_segment(self, learner: int, cycle: int) -> int | None:
+        """Return the segment that a learner has to reveal; None without a challenge."""
+        return challenged_segment(self._machine.state, learner, cycle) if self.started else None
+
     async def end(self) -> None:
         """Wait for what goes on in the background, after the end of the run."""
+        if self.verifier is not None:
+            self.verifier.close()
         await asyncio.gather(*self._background, return_exceptions=True)
 
     def _close_mailboxes(self, finished: "asyncio.Future[commands.Finish]") -> None:
@@ -246,6 +260,8 @@ class Orchestrator:
 
     def dispatch(self, command: commands.Dispatch) -> None:
         """Send assignments to learners."""
+        if self.verifier is not None:
+            self.verifier.given.dispatch(command)
         now_s, deadline_at = self.now(), self._loop.time() + command.seconds_left
         limits_s = silence_limit_s(command.predicted_s, command.seconds_left)
         for row, learner in enumerate(command.learners.tolist()):
@@ -278,6 +294,8 @@ class Orchestrator:
 
     def extend(self, command: commands.Extend) -> None:
         """Send further shards to learners at work."""
+        if self.verifier is not None:
+            self.verifier.given.extend(command)
         for row, learner in enumerate(command.learners.tolist()):
             self._mailboxes[learner].open_work = command.cycle, int(command.attempts[row])
             self._put(learner, self._extension(command, row))
@@ -297,6 +315,8 @@ class Orchestrator:
 
     def resend(self, command: commands.Resend) -> None:
         """Send assignments and extensions again, whose instruction may be lost."""
+        if self.verifier is not None:
+            self.verifier.given.resend(command)
         deadline_at = self._loop.time() + command.seconds_left
         for row, learner in enumerate(command.learners.tolist()):
             attempt, mailbox = int(command.attempts[row]), self._mailboxes[learner]
@@ -340,7 +360,9 @@ class Orchestrator:
 
         async def work() -> None:
             began = self._loop.time()
-            result = await asyncio.to_thread(store.aggregate, command.cycle, updates)
+            verified = await self._verify(command)
+            wrong = wrong_updates(verified)
+            result = await asyncio.to_thread(store.aggregate, command.cycle, updates, wrong)
             # The records of this average belong to its step, and not to one before.
             await self._written()
             guarded, obsolete = result.guarded, store.conclude(result)
@@ -353,12 +375,37 @@ class Orchestrator:
                     guarded=guarded.learners,
                     guarded_cycles=guarded.cycles,
                     scales=guarded.scales,
+                    verified=verified,
                 )
             )
             await self.synced()
             await store.clean_up(obsolete)
 
         self._run_in_background(work())
+
+    async def _verify(self, command: commands.Aggregate) -> events.VerifiedUpdates:
+        """Return the checks of all updates of an average."""
+        if self.verifier is None:
+            return events.NO_VERIFIED_UPDATES
+        late, cycles = command.late, np.full(command.learners.size, command.cycle)
+        assignments = [
+            *zip(late.learners.tolist(), late.cycles.tolist(), late.attempts.tolist(), strict=True),
+            *zip(
+                command.learners.tolist(), cycles.tolist(), command.attempts.tolist(), strict=True
+            ),
+        ]
+        challenged = {
+            (learner, cycle, attempt)
+            for learner, cycle, attempt in assignments
+            if self.challenged_segment(learner, cycle) is not None
+        }
+        return await self.verifier.results(assignments, challenged)
+
+    def challenge(self, command: commands.Challenge) -> None:
+        """Do nothing: the reply to the commitment has the segment."""
+
+    def suspect(self, command: commands.Suspect) -> None:
+        """Do nothing: the report names the learners."""
 
     def _updates_of_next(self) -> set[tuple[int, int, int]]:
         """Return the assignments of updates that arrived since the machine decided to aggregate."""
@@ -448,6 +495,12 @@ def averaged_learners(command: commands.Aggregate) -> list[int]:
     return sorted({*command.learners.tolist(), *command.late.learners.tolist()})
 
 
+def wrong_updates(verified: events.VerifiedUpdates) -> set[tuple[int, int]]:
+    """Return learner and cycle of the updates whose check failed."""
+    rows = verified.verdicts == Verdict.WRONG
+    return set(zip(verified.learners[rows].tolist(), verified.cycles[rows].tolist(), strict=True))
+
+
 HANDLERS: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {
     commands.Benchmark: Orchestrator.benchmark,
     commands.AskBound: Orchestrator.ask_bound,
@@ -457,6 +510,8 @@ HANDLERS: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {
     commands.Resend: Orchestrator.resend,
     commands.Prefetch: Orchestrator.prefetch,
     commands.Withdraw: Orchestrator.withdraw,
+    commands.Challenge: Orchestrator.challenge,
+    commands.Suspect: Orchestrator.suspect,
     commands.Wake: Orchestrator.wake,
     commands.Aggregate: Orchestrator.aggregate,
     commands.Evaluate: Orchestrator.evaluate,

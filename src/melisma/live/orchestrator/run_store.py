@@ -224,7 +224,7 @@ class RunStore:
         if self.guard.rule == "off":
             return StoredUpdate(checksum, 0.0)
         # Known before the cycle closes, so that aggregation reads every update only once.
-        start = self._find_start(assignment[1])
+        start = self.find_start(assignment[1])
         return StoredUpdate(checksum, 0.0 if start is None else distance(update, start))
 
     def note_full_disk(self) -> None:
@@ -237,7 +237,7 @@ class RunStore:
             self._noted_until_s = now_s + PATIENCE_S
             self.on_note(note)
 
-    def _find_start(self, cycle: int) -> dict[str, NDArray[Any]] | None:
+    def find_start(self, cycle: int) -> dict[str, NDArray[Any]] | None:
         """Return the parameters that a cycle began with; None if they are damaged, which is noted.
 
         Updates of that cycle are left out then. No learner is to blame.
@@ -256,6 +256,17 @@ class RunStore:
         """Remember the spooled update of an assignment, with the next step that is recorded."""
         self._updates.accept(assignment, update)
 
+    def has_accepted(self, assignment: Assignment) -> bool:
+        """Return whether the update of an assignment was accepted, and is not averaged yet."""
+        return assignment in self._updates
+
+    def shard_path(self, number: int) -> Path:
+        """Return the file of a shard; raise `DataError` if it is missing."""
+        path = None if self.shards is None else self.shards.path(self._shard_refs[number].sha256)
+        if path is None:
+            raise DataError(f"shard {number} is missing")
+        return path
+
     def take_accepted(
         self, command: Aggregate, kept: Collection[Assignment] = ()
     ) -> list[AcceptedUpdate]:
@@ -273,13 +284,18 @@ class RunStore:
             self.on_note(f"{path} is damaged or missing: this update is left out of the average")
         return readable
 
-    def aggregate(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> Aggregation:
+    def aggregate(
+        self,
+        cycle: int,
+        updates: Sequence[AcceptedUpdate],
+        wrong: Collection[tuple[int, int]] = (),
+    ) -> Aggregation:
         """Save the mean of the updates as the next version; keep the present one if none counts.
 
         The change of a late update is applied to the parameters that this cycle began with. Runs in
         any thread; `conclude` uses the result. If it is lost with this process, the next one
         repeats it. A damaged update, or one that began with damaged parameters, is left out; its
-        scale is NaN.
+        scale is NaN. So are those of the `wrong` pairs of a learner and a cycle; their scale is 0.
         """
         weights = np.array([item.update.weight for item in updates])
         steps = np.array([item.steps for item in updates if item.steps], np.int64)
@@ -293,13 +309,14 @@ class RunStore:
             factors,
         )
         norm = 0.0 if self.guard.rule == "off" else norm_of(self.parameters)
-        starts = {n: self._find_start(n) for n in {item.cycle for item in updates} - {cycle}}
+        starts = {n: self.find_start(n) for n in {item.cycle for item in updates} - {cycle}}
         starts[cycle] = self.parameters
         readable = np.array(
             [starts[item.cycle] is not None and self._is_readable(item) for item in updates],
             np.bool_,
         )
         scales = np.where(readable, self.guard.scales(changes, norm), np.nan)
+        scales[[(item.update.learner, item.cycle) in wrong for item in updates]] = 0.0
         scaled = [
             replace(item, update=replace(item.update, scale=scale * factor))
             for item, scale, factor in zip(updates, scales.tolist(), factors.tolist(), strict=True)

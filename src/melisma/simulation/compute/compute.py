@@ -1,13 +1,15 @@
 """The computation of learners as the driver uses it: nothing, where only time matters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from melisma.cycle.events import NO_VERIFIED_UPDATES, VerifiedUpdates
 from melisma.fleet.array_types import NO_FLOATS, Floats
 from melisma.simulation.compute.work_record import WeightedWork
+from melisma.simulation.faults import Greed
 
 
 class ScoreValues(NamedTuple):
@@ -30,6 +32,7 @@ class Averaged:
 
     losses: Floats
     scales: list[Floats]
+    verified: VerifiedUpdates = NO_VERIFIED_UPDATES
 
 
 class ComputeBackend(Protocol):
@@ -46,6 +49,9 @@ class ComputeBackend(Protocol):
         Parts are by cycle. Updates of earlier cycles began with other parameters: their changes are
         applied to the present ones. Without parts the model stays.
         """
+
+    def set_greedy(self, learners: Mapping[int, Greed]) -> None:
+        """Let these learners cheat from now on, each in its way."""
 
     def score(self) -> ScoreValues:
         """Return loss and accuracy of the model, None where unknown."""
@@ -65,6 +71,9 @@ class TimingOnly:
     def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Averaged:  # noqa: ARG002
         """Return no losses; every update counts."""
         return Averaged(NO_FLOATS, [np.ones(part.learners.size) for part in parts])
+
+    def set_greedy(self, learners: Mapping[int, Greed]) -> None:
+        """Do nothing: without training, nobody can tell."""
 
     def score(self) -> ScoreValues:
         """Return None twice."""

@@ -5,13 +5,14 @@ computed.
 """
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, nan
+from math import ceil, isnan, nan
 
 import numpy as np
 
+from melisma.cycle.events import NO_VERIFIED_UPDATES, VerifiedUpdates
 from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.cycle.rounds import MAX_EMPTY_CYCLES
 from melisma.errors import DataError, MelismaWarning
@@ -25,11 +26,14 @@ from melisma.learning.server.server_optimizer import ServerOptimizer, trainable_
 from melisma.learning.step_normalization import normalize_changes, step_factors
 from melisma.learning.trainer_factory import use_one_thread
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distances, norm_of
+from melisma.learning.verification.reexecution import Verdict
+from melisma.learning.verification.update_check import UpdateChecks
 from melisma.simulation.compute.compute import Averaged, ScoreValues
 from melisma.simulation.compute.fork_pool import ForkPool, can_fork
 from melisma.simulation.compute.sample_index import SampleIndex
 from melisma.simulation.compute.work_record import CycleWork, WeightedWork
 from melisma.simulation.compute.work_trainer import WorkTrainer, split_evenly
+from melisma.simulation.faults import Greed
 
 # A cycle is summed in up to this many parts, independent of the number of processes, as
 # floating-point sums depend on the order of addition.
@@ -50,12 +54,14 @@ class WorkPart:
 class PartResult:
     """The mean of a part; of each of its learners the loss and the distance from the start.
 
-    The distance of an update that is not finite is NaN; without a guard others are 0.
+    The distance of an update that is not finite, or whose check failed, is NaN; without a guard
+    others are 0.
     """
 
     mean: RunningMean
     losses: Floats
     distances: Floats
+    checks: list[UpdateChecks]
 
 
 class RealTraining:
@@ -77,6 +83,11 @@ class RealTraining:
         self._starts: dict[int, Arrays] = {}  # the parameters that recent cycles began with
         self._cycles_without_update = 0
         self._pool: ForkPool[Arrays, WorkPart, PartResult] | None = None
+        self._checks: list[UpdateChecks] = []
+
+    def set_greedy(self, learners: Mapping[int, Greed]) -> None:
+        """Let these learners cheat from now on."""
+        self._trainer.set_greedy(learners)
 
     def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Averaged:
         """Train, and average in double precision, in the order of learners.
@@ -113,7 +124,9 @@ class RealTraining:
         if self.parameters is not self._before:
             self.parameters = self._server.apply(self._before, dict(self.parameters))
         self._trainer.forget_results()
-        return Averaged(losses, _split_by_part(scales, parts))
+        wrong = np.array([check.verdict is Verdict.WRONG for check in self._checks], np.bool_)
+        scales = np.where(wrong, 0.0, scales)
+        return Averaged(losses, _split_by_part(scales, parts), _verified(parts, self._checks))
 
     def _judge(self, changes: UpdateChanges, weights: Floats, steps: Ints) -> tuple[Floats, Floats]:
         """Return the guard's scale of each update, and its factor for local steps.
@@ -136,7 +149,8 @@ class RealTraining:
         """Train, with all updates in memory; return them, this cycle's losses, and all changes."""
         learners = sum(part.learners.size for part in parts)
         stack, found = UpdateStack(self._layout, learners), np.empty(learners)
-        losses, first = np.empty(0), 0
+        losses, first, finite = np.empty(0), 0, np.ones(learners, np.bool_)
+        self._checks = [UpdateChecks()] * learners
         for part in parts:
             late = part.record.cycle != cycle
             start = self._starts[part.record.cycle] if late else self._before
@@ -145,11 +159,17 @@ class RealTraining:
             for indices, result in self._trainer.train_blocks(work, start):
                 rows = order[indices]
                 stack.set(first + rows, result.parameters, start, self._before)
-                found[first + rows] = self._distances(result, start)
+                changes = self._distances(result, start)
+                finite[first + rows] = ~np.isnan(changes)
+                found[first + rows] = changes
                 part_losses[rows] = result.loss
+                for row in rows.tolist():
+                    checks = self._trainer.take_checks(int(part.learners[row]))
+                    self._checks[first + row] = checks
+                    if checks.verdict is Verdict.WRONG:
+                        found[first + row] = nan
             losses = losses if late else part_losses
             first += part.learners.size
-        finite = ~np.isnan(found)
         self._check_updates(int((~finite).sum()), cycle, learners, bool(finite.any()))
         visits = np.concatenate([part.visits for part in parts])
         return stack, losses, UpdateChanges(found, visits)
@@ -165,16 +185,19 @@ class RealTraining:
         total = sum(weight.sum() for weight in weights)
         mean, losses, groups = RunningMean(self._layout), np.empty(0), []
         found: list[Floats] = []
+        self._checks = []
         for part, weight, scale in zip(parts, weights, scales, strict=True):
             late = part.record.cycle != cycle
             start = self._starts[part.record.cycle] if late else self._before
             result = self._train_weighted(mean, part, start, weight / total, scale)
             found.append(result.distances)
+            self._checks += result.checks
             losses = losses if late else result.losses
             counted = weight * ~np.isnan(result.distances) / total
             groups.append((counted.sum(), counted @ scale, start if late else None))
         updates = sum(part.learners.size for part in parts)
-        self._check_updates(mean.excluded, cycle, updates, bool(mean))
+        any_wrong = any(check.verdict is Verdict.WRONG for check in self._checks)
+        self._check_updates(mean.excluded, cycle, updates, bool(mean) or any_wrong)
         if mean:
             kept = 1 - mean.excluded_share
             shares = [StartShares(float(a / kept), float(b / kept), s) for a, b, s in groups]
@@ -200,6 +223,7 @@ class RealTraining:
         """Train one cycle's work from its start and add it to the mean."""
         order = np.argsort(part.learners)
         work = part.record.of(part.learners[order], part.attempts[order])
+        work = replace(work, everyone=work)
         split = split_evenly(
             order.size, min(ceil(order.size / self._trainer.learners_per_process(work)), MAX_PARTS)
         )
@@ -210,11 +234,14 @@ class RealTraining:
         train = partial(self._train_part, start)
         results = map(train, parts) if pool is None else pool.map(start, parts)
         losses, found = np.empty(order.size), np.empty(order.size)
+        checks = [UpdateChecks()] * order.size
         for rows, result in zip(split, results, strict=True):
             mean.merge(result.mean)
             losses[order[rows]] = result.losses
             found[order[rows]] = result.distances
-        return PartResult(mean, losses, found)
+            for row, check in zip(order[rows].tolist(), result.checks, strict=True):
+                checks[row] = check
+        return PartResult(mean, losses, found, checks)
 
     def _check_updates(self, excluded: int, cycle: int, updates: int, any_left: bool) -> None:
         """Warn if updates are not finite; raise `DataError` if none was for several cycles."""
@@ -245,16 +272,27 @@ class RealTraining:
 
     def _train_part(self, start: Arrays, part: WorkPart) -> PartResult:
         mean, losses = RunningMean(self._layout), np.empty(part.shares.size)
-        found = np.zeros(part.shares.size)
+        found, checks = np.zeros(part.shares.size), [UpdateChecks()] * part.shares.size
         for rows, result in self._trainer.train_blocks(part.work, start):
             if self._guard.rule != "off":
                 found[rows] = distances(result.parameters, start)
+            losses[rows] = result.loss
+            wrong = self._take_checks(part.work, rows, checks)
+            if wrong:
+                mean.leave_out(float(part.shares[rows].sum()))
+                found[rows] = nan
+                continue
             finite = mean.add(part.shares[rows], result.parameters, part.scales[rows])
             found[rows[~finite]] = nan
-            losses[rows] = result.loss
             # Free the memory now, so that the next result reuses it while it is cached.
             del result
-        return PartResult(mean, losses, found)
+        return PartResult(mean, losses, found, checks)
+
+    def _take_checks(self, work: CycleWork, rows: Ints, checks: list[UpdateChecks]) -> bool:
+        """Store the checks of these rows; return whether that of a single one failed."""
+        for row in rows.tolist():
+            checks[row] = self._trainer.take_checks(int(work.learners[row]))
+        return rows.size == 1 and checks[int(rows[0])].verdict is Verdict.WRONG
 
     def _distances(self, result: batched.BatchedResults, start: Arrays) -> Floats:
         """Return the distance of each update from its start, NaN if it is not finite."""
@@ -271,6 +309,23 @@ class RealTraining:
         """End the processes that trained."""
         if self._pool is not None:
             self._pool.close()
+
+
+def _verified(parts: Sequence[WeightedWork], checks: Sequence[UpdateChecks]) -> VerifiedUpdates:
+    """Return the checks of all updates that were checked at all."""
+    rows = [n for n, check in enumerate(checks) if check.verdict or not isnan(check.gap)]
+    if not rows:
+        return NO_VERIFIED_UPDATES
+    learners = np.concatenate([part.learners for part in parts])
+    cycles = np.concatenate([np.full(part.learners.size, part.record.cycle) for part in parts])
+    return VerifiedUpdates(
+        learners[rows],
+        cycles[rows],
+        np.array([int(checks[row].verdict) for row in rows], np.int64),
+        np.array([checks[row].gap for row in rows], np.float64),
+        float(sum(check.visits for check in checks)),
+        tuple(c.reason for c in checks if c.verdict is Verdict.WRONG),
+    )
 
 
 def _split_by_part(values: Floats, parts: Sequence[WeightedWork]) -> list[Floats]:

@@ -13,17 +13,23 @@ from melisma.fleet.array_types import NO_INTS, Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class CycleWork:
-    """The work of each learner in a cycle; `batches` are those that it trains in time."""
+    """The work of each learner in a cycle; `batches` are those that it trains in time.
+
+    `segments` are those of the training that are checked, -1 for none. `everyone` is the work that
+    this one is a part of.
+    """
 
     cycle: int
     learners: Ints
     shards: RaggedArray
     passes: Ints
     batches: Ints
+    segments: Ints
+    everyone: "CycleWork | None" = None
 
     def take(self, rows: Ints) -> "CycleWork":
         """Return the work in these rows."""
-        columns = (self.passes[rows], self.batches[rows])
+        columns = (self.passes[rows], self.batches[rows], self.segments[rows], self.everyone)
         return CycleWork(self.cycle, self.learners[rows], self.shards.take(rows), *columns)
 
 
@@ -33,6 +39,7 @@ class WorkRecord:
     def __init__(self, cycle: int, learners: int) -> None:
         self.cycle = cycle
         self.batches = np.zeros(learners, np.int64)
+        self.segments = np.full(learners, -1)
         self._passes = np.zeros(learners, np.int64)
         self._given: list[tuple[Ints, Ints, RaggedArray]] = []  # learners, attempts, shards
         self._released = EMPTY_CACHE  # (learner, shard)
@@ -72,9 +79,8 @@ class WorkRecord:
         order = np.argsort(owner, kind="stable")
         counts = np.bincount(owner, minlength=used.size)[learners]
         joined = RaggedArray(counts, values[order])
-        return CycleWork(
-            self.cycle, learners, joined, self._passes[learners], self.batches[learners]
-        )
+        columns = (self._passes[learners], self.batches[learners], self.segments[learners])
+        return CycleWork(self.cycle, learners, joined, *columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +144,11 @@ class WorkRecords:
         """Record the batches of updates that the machine accepts."""
         if self._recording and learners.size:
             self._by_cycle[cycle].batches[learners] = batches
+
+    def challenge(self, cycle: int, learners: Ints, segments: Ints) -> None:
+        """Record which segment of each training is checked."""
+        if self._recording:
+            self._by_cycle[cycle].segments[learners] = segments
 
     def updates_to_average(self, command: commands.Aggregate) -> list[WeightedWork]:
         """Return the work of all updates to average: this cycle's, then late ones by cycle."""

@@ -1,6 +1,6 @@
 """Training of the work of simulated learners, one by one or many in one batched computation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import ceil, isfinite
@@ -11,14 +11,18 @@ from melisma.errors import DataError, MelismaError
 from melisma.fleet.array_types import Ints
 from melisma.fleet.rng import Generators
 from melisma.learning import batched
+from melisma.learning.batched import TrainingWork
 from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import LoadedTask
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.trainer import Trainer, TrainingResult
 from melisma.learning.trainer_factory import one_thread, trainer_cores, trainer_for
+from melisma.learning.verification.update_check import UpdateChecks
 from melisma.simulation.compute.compute import ScoreValues
 from melisma.simulation.compute.sample_index import SampleIndex
+from melisma.simulation.compute.verified_training import VerifiedTraining, VerifiedWork
 from melisma.simulation.compute.work_record import CycleWork
+from melisma.simulation.faults import Greed
 from melisma.user_code import describe_error
 
 
@@ -39,6 +43,21 @@ class WorkTrainer:
         self._small_steps = size_bytes <= batched.MAX_STACKED_BYTES
         # With `optimizer.keep`, the updates of this cycle: training again would change the state.
         self._trained: dict[tuple[int, int], TrainingResult] = {}
+        self._verified: VerifiedTraining | None = None
+        self._checks: dict[int, UpdateChecks] = {}
+        if loaded.task.verify != "off":
+            self._verified = VerifiedTraining(loaded.task, loaded.trainer)
+
+    def set_greedy(self, learners: Mapping[int, Greed]) -> None:
+        """Let these learners cheat from now on."""
+        if self._verified is None:
+            self._verified = VerifiedTraining(self._task, self._trainer)
+            self._one_by_one = True
+        self._verified.greedy = dict(learners)
+
+    def take_checks(self, learner: int) -> UpdateChecks:
+        """Return the checks of the update that a learner trained last."""
+        return self._checks.pop(learner, UpdateChecks())
 
     @property
     def cores(self) -> int:
@@ -124,10 +143,24 @@ class WorkTrainer:
         if (known := self._trained.get((work.cycle, learner))) is not None:
             return known
         with _user_code(f"{self._names[learner]} could not train in cycle {work.cycle}"):
+            if self._verified is not None:
+                item = self._verified_work(work, row, learner_work)
+                trained, self._checks[learner] = self._verified.train(item, start)
+                return trained
             trained = batched.train_one(self._task, self._trainer_of(learner), start, learner_work)
         if self._task.optimizer.keep and self._task.guard != "off":
             self._trained[work.cycle, learner] = trained
         return trained
+
+    def _verified_work(self, work: CycleWork, row: int, learner_work: TrainingWork) -> VerifiedWork:
+        """Return the work of a learner, with that of the next learner, which it may copy."""
+        learner, everyone, copied = int(work.learners[row]), work.everyone, None
+        if everyone is not None and everyone.learners.size > 1:
+            own = int(np.flatnonzero(everyone.learners == learner)[0])
+            other = everyone.take(np.array([(own + 1) % everyone.learners.size]))
+            (copied,) = self._works(other)
+        segment = int(work.segments[row])
+        return VerifiedWork(learner, work.cycle, segment, learner_work, copied)
 
     def _trainer_of(self, learner: int) -> Trainer:
         """Return the trainer of a learner: its own if it keeps the state of its optimiser."""
