@@ -27,10 +27,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="even
 
 
 class ServiceStarted(Event, frozen=True, kw_only=True, eq=False):
-    """A service started that plans by a scheme, within a budget for each round."""
+    """A service started that plans by a scheme, within a budget for each round.
+
+    If it `is_open`, learners may join at any time: a task without a plan waits for them.
+    """
 
     scheme: str
     budget: float | None = None
+    is_open: bool = False
 
 
 class TaskQueued(Event, frozen=True, kw_only=True, eq=False):

@@ -62,7 +62,7 @@ class ServiceMachine:
             scheme.check_shared()
             if event.budget is not None and not event.budget >= 0:
                 raise SettingError(f"budget = {event.budget:g}; expected a number, 0 or more")
-            self._state = ServiceState(scheme, event.budget)
+            self._state = ServiceState(scheme, event.budget, is_open=event.is_open)
             return []
         issued = HANDLERS[type(event)](self.state, event)
         return [*issued, *continue_service(self.state, event.at_s)]
@@ -97,6 +97,7 @@ def on_requested(state: ServiceState, event: events.SharesRequested) -> Commands
             return [commands.RefuseShares(reason=reason, number=record.number, final=True)]
         order = np.argsort(event.learners)
         record.request = SharesRequest(event.cycle, event.learners[order], event.costs[:, order])
+        record.latest = record.request
         state.boundary.stuck = ()
     return []
 
@@ -280,8 +281,11 @@ def on_infeasible(state: ServiceState, event: events.RoundInfeasible) -> Command
 
 
 def hold_or_refuse(state: ServiceState) -> Commands:
-    """End a round without any plan."""
-    if len(state.requesting) < len(state.live):
+    """End a round without any plan.
+
+    Tasks that learners may still join wait for them, unless a budget is used up.
+    """
+    if len(state.requesting) < len(state.live) or (state.is_open and not state.boundary.unpaid):
         held = hold(state)
         state.planning, state.boundary.stuck = (), state.requesting
         state.boundary.holds, state.boundary.unfit, state.boundary.unpaid = {}, [], []

@@ -45,6 +45,7 @@ class TaskRecord:
     outcome: str = ""
     in_cycle: bool = False
     request: SharesRequest | None = None
+    latest: SharesRequest | None = None  # with the costs that were reported last
     cycles: int = 0  # that were granted
     cycle: int = 0  # of the latest grant
     account: Account = field(default_factory=Account)
@@ -110,6 +111,7 @@ class ServiceState:
 
     scheme: Scheme
     budget: float | None
+    is_open: bool = False  # learners may join at any time
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)  # by learner, empty if it never joined
     price: Floats = field(default_factory=lambda: NO_FLOATS)

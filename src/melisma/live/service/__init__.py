@@ -8,6 +8,7 @@
     service_preparation.py  loads tasks that share an emulated fleet, before a process starts
     emulated_service.py     runs them, with a process of this machine for each device and task
     served_service.py       serves devices that join, and tasks that are submitted
+    proposals.py            tasks that wait for their owner, who sees what they would cost
     service_learners.py     the methods that these devices call before they work for a task
     owner_methods.py        the methods that the owner calls: submit, cancel, status
     service_folder.py       the folder of such a service: its journal and its tasks

@@ -48,9 +48,11 @@ class LiveService:
         """Return the seconds since this service started, those of earlier processes included."""
         return self._loop.time() - self._began
 
-    def start(self, scheme: str, budget: float | None) -> None:
+    def start(self, scheme: str, budget: float | None, *, is_open: bool = False) -> None:
         """Start to plan by a scheme, within a budget for each round."""
-        self._handle(events.ServiceStarted(at_s=self.now(), scheme=scheme, budget=budget))
+        self._handle(
+            events.ServiceStarted(at_s=self.now(), scheme=scheme, budget=budget, is_open=is_open)
+        )
 
     def resume(self, recovered: RecoveredService, hosts: Sequence[TaskHost]) -> None:
         """Go on with the service of an earlier process, and with its open tasks."""
@@ -79,12 +81,17 @@ class LiveService:
             )
         )
 
-    def submit(self, host: TaskHost) -> None:
-        """Add an open task; raises `SettingError` if it cannot be added."""
+    def submit(self, host: TaskHost, request: events.SharesRequested | None = None) -> None:
+        """Add an open task; raises `SettingError` if it cannot be added.
+
+        `request` are the shares that it has requested already.
+        """
         task = host.prepared.task
         event = events.TaskQueued(at_s=self.now(), number=host.number, task=task)
         self._step(event)
         self._follow(host)
+        if request is not None:
+            self._handle(request.at(self.now()))
 
     def _follow(self, host: TaskHost) -> None:
         self.hosts[host.number] = host

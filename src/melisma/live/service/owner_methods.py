@@ -15,7 +15,7 @@ from melisma.service.service_state import TaskRecord, TaskStatus
 if TYPE_CHECKING:
     from melisma.live.service.served_service import ServedService
 
-METHODS: Final = ("submit", "cancel_task", "status")
+METHODS: Final = ("propose", "confirm", "withdraw", "cancel_task", "status")
 MAX_BODY_BYTES: Final = 64 << 10
 
 
@@ -48,6 +48,17 @@ class ServedLearner(msgspec.Struct, frozen=True):
     price: float
 
 
+class TaskProposal(msgspec.Struct, frozen=True):
+    """A task that waits to be confirmed by its number, and its candidates as dictionaries.
+
+    There are none if no device has joined, or none was measured in time.
+    """
+
+    number: int
+    devices: int
+    candidates: tuple[dict[str, Any], ...]
+
+
 class TasksStatus(msgspec.Struct, frozen=True, tag="tasks"):
     """The state of a service of several tasks."""
 
@@ -75,13 +86,28 @@ class OwnerMethods:
             check_caller=check_owner,
         )
 
-    async def submit(self, path: str) -> Any:
-        """Add the task of a file on this machine; return it."""
+    async def propose(self, path: str) -> Any:
+        """Load the task of a file on this machine; return a `TaskProposal`."""
         try:
-            host = await self._served.submit(protocol.parse(path, protocol.ShortText))
+            number, found = await self._served.propose(protocol.parse(path, protocol.ShortText))
         except (MelismaError, OSError) as error:
             raise RefusedError(str(error)) from error
+        devices = len(self._served.learners.present)
+        candidates = tuple(each.as_dict() for each in found)
+        return protocol.to_builtins(TaskProposal(number, devices, candidates))
+
+    async def confirm(self, number: int) -> Any:
+        """Add a proposed task; return it."""
+        try:
+            host = self._served.confirm(protocol.parse(number, protocol.NonNegativeInt))
+        except MelismaError as error:
+            raise RefusedError(str(error)) from error
         return protocol.to_builtins(self._task(self._record(host.prepared.task.name)))
+
+    async def withdraw(self, number: int) -> None:
+        """Forget a proposed task."""
+        number = protocol.parse(number, protocol.NonNegativeInt)
+        self._served.withdraw(number, "its owner withdrew it")
 
     async def cancel_task(self, name: str) -> Any:
         """End a task and keep its results so far; return it."""

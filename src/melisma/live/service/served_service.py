@@ -6,16 +6,17 @@ by themselves.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import shutil
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from melisma.backports import timeout
-from melisma.errors import MelismaError, SettingError
+from melisma.errors import SettingError
 from melisma.live.invitation import Invitation, OrchestrationObserver
 from melisma.live.orchestrator.learner_service import LearnerChange
 from melisma.live.orchestrator.learner_worker import learner_worker
@@ -28,6 +29,7 @@ from melisma.live.run_setup import Reachability, RunSetup
 from melisma.live.service.learner_numbers import LearnerNumbers
 from melisma.live.service.live_service import LiveService
 from melisma.live.service.owner_methods import OwnerMethods
+from melisma.live.service.proposals import EXPIRY_S, Proposal, candidates_of
 from melisma.live.service.service_folder import ServiceFolder
 from melisma.live.service.service_learners import ServiceLearner, ServiceLearners
 from melisma.live.service.task_host import TaskHost
@@ -36,7 +38,9 @@ from melisma.runs.report import Report
 from melisma.runs.service_progress import ServiceProgress, ServiceStep
 from melisma.runs.service_report import ServiceReport
 from melisma.runs.trace import Step
-from melisma.service import commands
+from melisma.service import commands, events
+from melisma.service.observation import observe
+from melisma.service.plan_candidates import PlanCandidate
 from melisma.service.service_state import TaskRecord
 
 MAX_TASKS: Final = 16
@@ -82,6 +86,7 @@ class ServedService:
         )
         self.progress = ServiceProgress()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._proposals: dict[int, Proposal] = {}
         self._stopped = asyncio.Event()
 
     async def run(self, cancellation: Cancellation) -> ServiceReport:
@@ -92,7 +97,7 @@ class ServedService:
             async with AsyncExitStack() as stack:
                 self._create_worker(hosts)
                 if recovered is None:
-                    self.service.start(self.folder.scheme, self.folder.budget)
+                    self.service.start(self.folder.scheme, self.folder.budget, is_open=True)
                 else:
                     self.service.resume(recovered, hosts)
                 await self._open(stack)
@@ -106,6 +111,8 @@ class ServedService:
             if self.service.failed.done():
                 self.service.failed.result()
         finally:
+            for proposal in list(self._proposals.values()):
+                self.withdraw(proposal.host.number, "the service ends")
             for host in self.service.hosts.values():
                 host.suspend()
             for task in self._tasks:
@@ -176,10 +183,15 @@ class ServedService:
 
     def _find_file(self, name: str, caller: str) -> Path | None:
         task, _, rest = name.partition("/")
-        for host in self.service.hosts.values():
+        for host in self._hosts:
             if host.name == task:
                 return host.find_file(rest, caller)
         return None
+
+    @property
+    def _hosts(self) -> list[TaskHost]:
+        """All tasks that devices may know, those that are not confirmed included."""
+        return [*self.service.hosts.values(), *(each.host for each in self._proposals.values())]
 
     def _restore(self) -> list[TaskHost]:
         """Open the tasks of an earlier process that have not ended."""
@@ -193,9 +205,12 @@ class ServedService:
             hosts.append(host)
         return hosts
 
-    async def submit(self, path: str) -> TaskHost:
-        """Load the task of a file and add it; raises an error if it cannot be added."""
-        if len(self.live) >= MAX_TASKS:
+    async def propose(self, path: str) -> tuple[int, list[PlanCandidate]]:
+        """Load the task of a file, and let devices measure it; return its number and candidates.
+
+        Without devices there are no candidates. Raises an error if the task cannot be added.
+        """
+        if len(self.live) + len(self._proposals) >= MAX_TASKS:
             raise SettingError(
                 f"{len(self.live)} tasks are queued or running, the most that this service takes: "
                 "wait until one has ended, or cancel one"
@@ -205,18 +220,49 @@ class ServedService:
             self.folder.prepare_task, number, Path(path), [record.task for record in self.live]
         )
         host = self._create_host(number, prepared)
-        try:
-            self.service.submit(host)
-        except MelismaError:
-            await host.discard()
-            raise
         host.expose(self._worker)
+        self._proposals[number] = proposal = Proposal(host)
         self._attend(host)
-        return host
+        self._start(self._expire(proposal))
+        if not self.learners.present or not await proposal.wait():
+            return number, []
+        state = self.service.machine.state
+        return number, await asyncio.to_thread(candidates_of, proposal, state)
+
+    async def _expire(self, proposal: Proposal) -> None:
+        await asyncio.sleep(EXPIRY_S)
+        self.withdraw(proposal.host.number, "it was not confirmed in time")
+
+    def confirm(self, number: int) -> TaskHost:
+        """Let the service plan a proposed task; raises an error if there is none."""
+        proposal = self._proposals.get(number)
+        if proposal is None or proposal.host.has_ended:
+            raise SettingError("this task was withdrawn, or has failed: submit it again")
+        self.service.submit(proposal.host, proposal.request)
+        del self._proposals[number]
+        return proposal.host
+
+    def withdraw(self, number: int, reason: str) -> None:
+        """End a proposed task, unless it was confirmed."""
+        proposal = self._proposals.pop(number, None)
+        if proposal is not None:
+            proposal.host.withdraw(reason)
+
+    def _observe(self, number: int, step: Step) -> None:
+        """Tell the service what a step of a task means, once the task is confirmed."""
+        proposal = self._proposals.get(number)
+        if proposal is None:
+            self.service.observe(number, step)
+            return
+        for event in observe(number, step.event, step.commands):
+            if isinstance(event, events.SharesRequested):
+                translated = proposal.host.to_service(event)
+                assert isinstance(translated, events.SharesRequested)
+                proposal.set_request(translated)
 
     def _create_host(self, number: int, prepared: PreparedTask) -> TaskHost:
         mailboxes = Mailboxes(max_learners=self._settings.max_learners)
-        host = TaskHost(number, prepared, mailboxes, self._on_step, self.service.observe)
+        host = TaskHost(number, prepared, mailboxes, self._on_step, self._observe)
         setup = RunSetup(
             run=prepared.spec.run,
             task=prepared.task,
@@ -236,10 +282,13 @@ class ServedService:
 
     def _attend(self, host: TaskHost) -> None:
         """Offer a task to the devices, and do what it needs until it has ended."""
-        task = asyncio.get_running_loop().create_task(self._follow(host))
+        self._start(self._follow(host))
+        self._list_tasks()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._list_tasks()
 
     async def _follow(self, host: TaskHost) -> None:
         async with self._watching(host):
@@ -249,7 +298,11 @@ class ServedService:
         await host.wait_for_leaving(LEAVE_S)
         self._list_tasks()
         await host.close()
-        self._observer.say(host.describe_end())
+        if host.is_withdrawn:
+            self._proposals.pop(host.number, None)
+            shutil.rmtree(host.prepared.folder, ignore_errors=True)
+        else:
+            self._observer.say(host.describe_end())
 
     @asynccontextmanager
     async def _watching(self, host: TaskHost) -> AsyncIterator[None]:
@@ -263,7 +316,7 @@ class ServedService:
     def _list_tasks(self) -> None:
         self.learners.list(
             TaskRef(host.name, host.prepared.task.name, host.prepared.spec.run)
-            for host in self.service.hosts.values()
+            for host in self._hosts
             if not host.has_left
         )
 
@@ -284,7 +337,9 @@ class ServedService:
             self._observer.on_learner(f"{task}: {mailbox.name} is ready")
 
     def _on_step(self, number: int, step: Step) -> None:
-        self._observer.watch_task(number, self.service.hosts[number].progress, step)
+        host = self.service.hosts.get(number)
+        if host is not None:
+            self._observer.watch_task(number, host.progress, step)
 
     def _record(self, step: ServiceStep) -> None:
         self.progress.apply(step)

@@ -63,6 +63,7 @@ class TaskHost:
         self.learners: LearnerService
         self.store: RunStore
         self.has_left = False  # its learners know that it has ended
+        self.is_withdrawn = False
         self._is_closed = False
         self._report: Report | None = None
 
@@ -190,12 +191,13 @@ class TaskHost:
             f"{name}: cancelled" if report is None else f"{name}: {report.outcome}: {report.reason}"
         )
 
-    async def discard(self) -> None:
-        """Delete the files of a task that was not added to the service after all."""
-        self.orchestrator.finished.cancel()
-        await self.orchestrator.end()
-        self.store.close()
-        shutil.rmtree(self.prepared.folder, ignore_errors=True)
+    def withdraw(self, reason: str) -> None:
+        """End a task that the service never planned; its files are of no use."""
+        self.is_withdrawn = True
+        if self.has_begun:
+            self.cancel(reason)
+        elif not self.has_ended:
+            self.orchestrator.finished.cancel()
 
     async def close(self) -> None:
         """Wait for what goes on in the background, and release the files of the task."""
