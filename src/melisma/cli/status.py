@@ -1,5 +1,8 @@
 """`melisma status`: ask the orchestrator that runs on this machine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 import msgspec
 
@@ -8,6 +11,7 @@ from melisma.cli.options import json_option
 from melisma.cli.output import write
 from melisma.cli.views.status_view import status_view
 from melisma.cli.views.tasks_status_view import tasks_status_view
+from melisma.errors import RefusedError, SettingError
 from melisma.live import protocol
 from melisma.live.orchestrator.running_orchestrator import RunningOrchestrator, require_running
 from melisma.live.orchestrator.status_service import OrchestratorStatus
@@ -24,9 +28,20 @@ def ask_status(running: RunningOrchestrator) -> AnyStatus:
     return status
 
 
-def connect_owner(running: RunningOrchestrator, deadline_s: float = ANSWER_S) -> axon.Remote:
-    """Return the methods of a running orchestrator that its owner calls."""
-    return axon.connect(running.address, token=running.owner_token, deadline_s=deadline_s)
+@contextmanager
+def connect_owner(
+    running: RunningOrchestrator, deadline_s: float = ANSWER_S
+) -> Iterator[axon.Remote]:
+    """Yield the methods of a running orchestrator that its owner calls.
+
+    What it refuses is a mistake of the owner, and a `SettingError`.
+    """
+    remote = axon.connect(running.address, token=running.owner_token, deadline_s=deadline_s)
+    with remote:
+        try:
+            yield remote
+        except RefusedError as error:
+            raise SettingError(str(error)) from error
 
 
 @click.command("status", short_help="Show the orchestrator that runs on this machine.")
