@@ -34,7 +34,7 @@ is printed as one line.
     revoke.py             `melisma revoke`
     run.py                `melisma run`
     scheme_option.py      the `--scheme` option of several subcommands
-    service_run.py        several tasks in `melisma run` and `simulate`
+    service_run.py        several tasks in `melisma run`, `resume` and `simulate`
     simulate.py           `melisma simulate`
     size.py               `melisma size`
     starter_files.py      the text of the files that `melisma init` writes

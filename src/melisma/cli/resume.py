@@ -11,12 +11,15 @@ from melisma.cli.options import COUNT, FILE, json_option, show_option
 from melisma.cli.orchestrate import OrchestratorScreen
 from melisma.cli.output import exit_with, write, write_json
 from melisma.cli.run import RunWatcher, print_note, watch_run
+from melisma.cli.service_run import resume_emulated_tasks
 from melisma.cli.views.run_summary_view import NO_GROUPS, run_summary_view
+from melisma.errors import SettingError
 from melisma.live.orchestration import run_orchestrator
 from melisma.live.preparation import PreparedTask
 from melisma.live.resume_preparation import prepare_resumption
 from melisma.live.run_resumption import NewGoal
 from melisma.live.run_setup import Reachability
+from melisma.live.service.service_folder import is_service_folder
 from melisma.live.training import run
 from melisma.runs.report import Report
 
@@ -49,6 +52,9 @@ def command(
     Devices that joined it reconnect by themselves; emulated ones are started again. A run that had
     ended goes on with more cycles, or from another model.
     """
+    if is_service_folder(folder):
+        _check_no_goal(cycles, total_s, start)
+        resume_emulated_tasks(folder, print_note, as_json=as_json)
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
         prepared, setup = prepare_resumption(folder, NewGoal(cycles, total_s), start)
@@ -66,6 +72,13 @@ def command(
     else:
         write(run_summary_view(report, show, groups))
     exit_with(report.outcome)
+
+
+def _check_no_goal(cycles: int | None, total_s: float | None, start: Path | None) -> None:
+    """Raise `SettingError` for options of a run of one task."""
+    for option, value in {"--cycles": cycles, "--total": total_s, "--from": start}.items():
+        if value is not None:
+            raise SettingError(f"{option} is for one task, and there are several; remove it")
 
 
 def _resume_emulated(prepared: PreparedTask, *, as_json: bool) -> Report:

@@ -1,8 +1,8 @@
-"""Several tasks in `melisma run` and `simulate`: a line for each cycle, then one summary of all."""
+"""Several tasks in `run`, `resume` and `simulate`: a line for each cycle, one summary of all."""
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import NoReturn
@@ -15,7 +15,12 @@ from melisma.cli.views.service_view import service_summary_view
 from melisma.cli.views.table_view import format_count
 from melisma.errors import SettingError
 from melisma.live.service.emulated_service import run_service
-from melisma.live.service.service_preparation import ServiceOptions, prepare_service
+from melisma.live.service.service_preparation import (
+    PreparedTasks,
+    ServiceOptions,
+    prepare_service,
+    recover_service,
+)
 from melisma.runs.progress import RunProgress
 from melisma.runs.service_progress import ServiceStep
 from melisma.runs.service_report import ServiceReport
@@ -37,9 +42,13 @@ def check_show() -> None:
 class TaskLines:
     """Prints a line for each cycle of each task, and for each task that has to wait."""
 
-    def __init__(self, names: Sequence[str], *, quiet: bool) -> None:
+    def __init__(self, names: Mapping[int, str], *, quiet: bool) -> None:
         self._names, self._quiet = names, quiet
-        self._printed = [0] * len(names)
+        self._printed = dict.fromkeys(names, 0)
+
+    def skip(self, number: int, progress: RunProgress) -> None:
+        """Take the cycles so far as printed, by an earlier process."""
+        self._printed[number] = progress.evaluated_number
 
     def apply(self, number: int, progress: RunProgress) -> None:
         """Print the line of a cycle that was evaluated since the last call."""
@@ -73,7 +82,7 @@ def simulate_tasks(
     for note in prepared.notes(out):
         click.echo(f"note: {note}", err=True)
     names = [each.scenario.task.name for each in prepared.tasks]
-    lines = TaskLines(names, quiet=as_json)
+    lines = TaskLines(dict(enumerate(names)), quiet=as_json)
     if not as_json:
         write(_heading(names, prepared.scheme, prepared.fleet.learners))
 
@@ -102,12 +111,34 @@ def run_emulated_tasks(
     check_show()
     with redirect_stdout(sys.stderr):
         prepared = prepare_service(files, fleet, options)
+    run_prepared_tasks(prepared, port, note, as_json=as_json)
+
+
+def resume_emulated_tasks(folder: Path, note: Callable[[str], None], *, as_json: bool) -> NoReturn:
+    """Go on with tasks that share emulated devices, print their report and exit."""
+    check_show()
+    with redirect_stdout(sys.stderr):
+        prepared = recover_service(folder)
+    if not as_json:
+        write(f"{', '.join(prepared.task_names.values())}: going on in {prepared.folder}\n")
+    run_prepared_tasks(prepared, 0, note, as_json=as_json)
+
+
+def run_prepared_tasks(
+    prepared: PreparedTasks, port: int, note: Callable[[str], None], *, as_json: bool
+) -> NoReturn:
+    """Run tasks on emulated devices, print their report and exit."""
     for line in prepared.notes:
         note(line)
-    names = [each.task.name for each in prepared.tasks]
-    lines, progress = TaskLines(names, quiet=as_json), [RunProgress() for _ in names]
+    names = prepared.task_names
+    lines, progress = TaskLines(names, quiet=as_json), {}
+    for number, each in prepared.tasks.items():
+        progress[number] = RunProgress()
+        for step in each.earlier_steps:
+            progress[number].apply(step)
+        lines.skip(number, progress[number])
     if not as_json:
-        write(_heading(names, prepared.scheme, prepared.fleet.learners))
+        write(_heading([*names.values()], prepared.scheme, len(prepared.names)))
 
     def watch_task(number: int, step: Step) -> None:
         progress[number].apply(step)

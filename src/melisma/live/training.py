@@ -331,11 +331,16 @@ async def resume_emulated(
 
     Its clock stood still meanwhile, as nobody trained, unless the run has a total time.
     """
+    await wait_until_back(mailboxes, cancellation)
+    service.resume_run(resumption)
+
+
+async def wait_until_back(mailboxes: Mailboxes, cancellation: Cancellation) -> None:
+    """Wait until all learners are back or have failed, or the run is cancelled."""
     while not cancellation.requested and any(not (box.ready or box.left) for box in mailboxes):
         mailboxes.became_ready.clear()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(mailboxes.became_ready.wait(), BACK_CHECK_S)
-    service.resume_run(resumption)
 
 
 def _cancel(

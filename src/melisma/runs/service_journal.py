@@ -5,12 +5,16 @@ payment is neither lost nor made twice, whenever the process stops.
 """
 
 from dataclasses import astuple
+from typing import Final
 
 from melisma.runs.folder import SERVICE_JOURNAL
 from melisma.runs.journal import StepJournal
 from melisma.runs.journal_database import Statement
 from melisma.runs.payment_ledger import INSERT_PAYMENT, LEDGER_TABLES, SELECT_PAYMENTS, payments_of
 from melisma.runs.service_progress import SERVICE_STEPS, ServiceStep
+
+SETUP: Final = "setup"
+"""The record of what a service on devices that join was started with."""
 
 
 class ServiceJournal(StepJournal[ServiceStep]):

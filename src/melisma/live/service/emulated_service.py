@@ -7,10 +7,10 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from math import isfinite
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from melisma.live.emulated_learners import complete_settings
 from melisma.live.learner.learner_settings import LearnerSettings
@@ -20,15 +20,18 @@ from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.processes import run_processes
 from melisma.live.run_setup import RunSetup
 from melisma.live.service.learner_numbers import LearnerNumbers
-from melisma.live.service.live_service import LiveService, ServiceWatcher, all_learners
+from melisma.live.service.live_service import LiveService, ServiceWatcher
+from melisma.live.service.service_folder import read_report
 from melisma.live.service.service_preparation import PreparedTasks
 from melisma.live.service.task_host import OnStep, TaskHost
-from melisma.live.training import remove_empty
+from melisma.live.training import remove_empty, wait_until_back
 from melisma.private_files import make_private_folder
-from melisma.runs.folder import LOGS_FOLDER
+from melisma.runs.folder import LOGS_FOLDER, task_folder
 from melisma.runs.interruption import Cancellation, run_in_thread
+from melisma.runs.report import Report
 from melisma.runs.service_journal import ServiceJournal
 from melisma.runs.service_progress import ServiceProgress, ServiceStep
+from melisma.runs.service_recovery import RecoveredService
 from melisma.runs.service_report import ServiceReport
 
 TURNS_FOLDER = "turns"
@@ -71,18 +74,17 @@ class EmulatedService:
 
     async def run(self, port: int, cancellation: Cancellation) -> ServiceReport:
         """Run until all tasks have ended; return the report of each, with its model."""
-        prepared, fleet = self._prepared, self._prepared.fleet
-        journal = ServiceJournal.create(prepared.folder)
+        prepared, loop = self._prepared, asyncio.get_running_loop()
+        earlier = prepared.earlier
+        journal = ServiceJournal.create(prepared.folder) if earlier is None else earlier.journal
         self._service = service = LiveService(journal, self._record)
         self._open_tasks()
         try:
             async with self._learners(port):
-                service.start(prepared.scheme, fleet.budget if isfinite(fleet.budget) else None)
-                service.add_learners(all_learners(fleet.learners), fleet.names, fleet.price)
-                for host in self._hosts:
-                    service.submit(host)
-                    host.orchestrator.start()
-                loop = asyncio.get_running_loop()
+                if earlier is None:
+                    self._start()
+                else:
+                    await self._resume(earlier.recovered, cancellation)
                 cancellation.on_request(
                     lambda: loop.call_soon_threadsafe(self._cancel, cancellation.reason)
                 )
@@ -94,10 +96,39 @@ class EmulatedService:
             await service.close()
             shutil.rmtree(prepared.folder / TURNS_FOLDER, ignore_errors=True)
             remove_empty(prepared.folder)
-        reports = tuple(host.report() for host in self._hosts)
-        progress = self._progress
+        return self._report()
+
+    def _start(self) -> None:
+        service, prepared = self._service, self._prepared
+        service.start(prepared.scheme, prepared.budget)
+        names = prepared.names
+        service.add_learners(np.arange(len(names)), names, prepared.price)
+        for host in self._hosts:
+            service.submit(host)
+            host.orchestrator.start()
+
+    async def _resume(self, recovered: RecoveredService, cancellation: Cancellation) -> None:
+        """Go on once all processes are back, or have failed; meanwhile nobody trained."""
+        self._progress = recovered.progress
+        for host in self._hosts:
+            await wait_until_back(host.mailboxes, cancellation)
+        self._service.resume(recovered, self._hosts)
+        for host in self._hosts:
+            if not host.has_begun:
+                host.orchestrator.start()
+
+    def _report(self) -> ServiceReport:
+        """Return the reports of all tasks, those that an earlier process ended included."""
+        prepared, progress, reports = self._prepared, self._progress, list[Report]()
+        hosts = {host.number: host for host in self._hosts}
+        for number, record in self._service.machine.state.tasks.items():
+            if number in hosts:
+                reports.append(hosts[number].report())
+                continue
+            ended = read_report(prepared.folder / task_folder(number, record.task.name))
+            reports += [] if ended is None else [ended]
         return ServiceReport(
-            prepared.scheme, reports, progress.rounds, progress.budget, prepared.folder
+            prepared.scheme, tuple(reports), progress.rounds, progress.budget, prepared.folder
         )
 
     def _record(self, step: ServiceStep) -> None:
@@ -109,8 +140,9 @@ class EmulatedService:
             host.cancel(reason)
 
     def _open_tasks(self) -> None:
-        for number, each in enumerate(self._prepared.tasks):
-            mailboxes = Mailboxes(each.fleet.names)
+        names = self._prepared.names
+        for number, each in self._prepared.tasks.items():
+            mailboxes = Mailboxes(names)
             host = TaskHost(number, each, mailboxes, self._watch_task, self._service.observe)
             setup = RunSetup(
                 run=each.spec.run,
@@ -119,7 +151,6 @@ class EmulatedService:
                 shards="",
                 fleet=each.emulated,
             )
-            names = each.fleet.names
             numbers = LearnerNumbers(mailboxes, names.index, names.__getitem__)
             host.open(setup, numbers, self._on_note)
             self._hosts.append(host)
@@ -127,7 +158,7 @@ class EmulatedService:
     @asynccontextmanager
     async def _learners(self, port: int) -> AsyncIterator[None]:
         """Serve the learners of all tasks, and run their processes."""
-        names, tasks = self._prepared.fleet.names, len(self._hosts)
+        names, tasks = self._prepared.names, len(self._hosts)
         tokens = LearnerTokens(names)
         worker = learner_worker(tokens, self._find_file, len(names), port=port, max_tasks=tasks)
         for host in self._hosts:
@@ -153,7 +184,8 @@ class EmulatedService:
         turns = self._prepared.folder / TURNS_FOLDER
         make_private_folder(turns)
         settings = []
-        for host, each in zip(self._hosts, self._prepared.tasks, strict=True):
+        for host in self._hosts:
+            each = host.prepared
             learners = complete_settings(
                 each.emulated.learners, each.folder, each.task.mode, address, tokens
             )
@@ -164,7 +196,7 @@ class EmulatedService:
         return settings
 
     def _on_exit(self, process: int, reason: str) -> None:
-        task, learner = divmod(process, self._prepared.fleet.learners)
+        task, learner = divmod(process, len(self._prepared.names))
         self._hosts[task].learners.remove_learner(learner, reason)
 
     def _find_file(self, name: str, caller: str) -> Path | None:

@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-import numpy as np
-
 from melisma.cycle import events as cycle_events
 from melisma.fleet.array_types import Floats, Ints
 from melisma.live.service.task_host import TaskHost
@@ -225,11 +223,6 @@ class LiveService:
         finally:
             self.failed.cancel()
             self._journal.close()
-
-
-def all_learners(count: int) -> Ints:
-    """Return the numbers of this many learners."""
-    return np.arange(count, dtype=np.int64)
 
 
 HANDLERS: dict[type[commands.Command], Callable[[LiveService, Any], None]] = {

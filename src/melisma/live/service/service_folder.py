@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
@@ -23,13 +23,10 @@ from melisma.runs.folder import (
 )
 from melisma.runs.journal import read_steps
 from melisma.runs.report import Report
-from melisma.runs.service_journal import ServiceJournal
+from melisma.runs.service_journal import SETUP, ServiceJournal
 from melisma.runs.service_recovery import RecoveredService
 from melisma.service.accounts import check_budget
 from melisma.service.shared_settings import check_names, select_scheme
-
-SETUP: Final = "setup"
-"""The record with the `ServiceSetup`."""
 
 
 class ServiceSetup(msgspec.Struct, frozen=True, kw_only=True):

@@ -106,7 +106,8 @@ class TaskHost:
         )
         for step in self.prepared.earlier_steps:
             self.progress.apply(step)
-        if self.prepared.journal is not None:
+        # Emulated learners are started again, and so register again.
+        if self.prepared.journal is not None and self.prepared.resumed_fleet is None:
             restore_sessions(store.journal, mailboxes, alive=True)
 
     def earlier_steps(self) -> Iterable[Step]:
