@@ -122,8 +122,7 @@ def measure_cheats(quick: bool) -> dict[str, Any]:
 
 def measure_filter(quick: bool) -> dict[str, Any]:
     """Run learners that the first filter alone watches, with many passes over few samples."""
-    seeds = SEEDS[:1] if quick else SEEDS
-    seeds = seeds[:2]
+    seeds = SEEDS[: 1 if quick else 2]
     cheats = {"honest": "", **{kind: CHEATS[kind] for kind in ("less", "noise", "copy")}}
     return {"rows": {n: _row(FILTERED, f, seeds) for n, f in cheats.items()}, "own_s": 0.0}
 

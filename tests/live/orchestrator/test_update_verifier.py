@@ -16,6 +16,7 @@ from melisma.learning.batches import BatchStream
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import decode_shard
 from melisma.learning.stream_log import ReportedChange
+from melisma.learning.trainer import TrainingResult, TrainingState
 from melisma.learning.verification.reexecution import Verdict
 from melisma.learning.verification.segments import SegmentRecorder
 from melisma.live import protocol
@@ -45,11 +46,9 @@ class Repeated(tiny_task.Linear):
         for batch in batches:
             done = super().train(done, iter([batch]), rng).parameters
             self._state, visits = done, visits + len(batch)
-        return tiny_task.TrainingResult(done, visits, 0.5)
+        return TrainingResult(done, visits, 0.5)
 
     def checkpoint(self) -> Any:
-        from melisma.learning.trainer import TrainingState
-
         return TrainingState(self._state, {}, 0, 0.0)
 
     def restore(self, state: Any) -> None:
