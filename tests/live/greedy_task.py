@@ -5,14 +5,18 @@ Where it is repeated, in the thread that checks updates, it trains in any case.
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tiny_task import Linear, blobs
 
 from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import TrainingResult, TrainingState
+
+if TYPE_CHECKING:
+    from tests.live.tiny_task import Linear, blobs
+else:
+    from tiny_task import Linear, blobs  # beside this file, in the folder of a run
 
 __all__ = ["Greedy", "Repeatable", "blobs"]
 GREEDY_LEARNER = 1

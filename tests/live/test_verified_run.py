@@ -26,6 +26,7 @@ RULES: dict[str, Any] = DEFAULT_RULES | {"deadline_s": 2.0, "cycles": 3, "verify
 
 @pytest.fixture
 def greedy_folder(work_folder: Path) -> Path:
+    """Return a folder that holds the modules `tiny_task` and `greedy_task`."""
     shutil.copy(Path(__file__).with_name("greedy_task.py"), work_folder)
     return work_folder
 

@@ -10,6 +10,11 @@ from tests.lanes import cases
 from tests.simulation.scenarios import make_scenario
 
 
+def test_runs_whose_updates_are_audited_hold_all_laws_under_faults() -> None:
+    results = search_faults(lambda seed: make_scenario(seed=seed, verify="audit"), range(20))
+    assert not [failure for failure in results if failure is not None]
+
+
 def test_shrinking_keeps_only_the_faults_that_are_needed() -> None:
     faults = tuple(Fault("clock", (number,), by=1.1) for number in range(6))
     needed = {faults[1], faults[4]}

@@ -28,6 +28,7 @@ from melisma.learning.batched import TrainingWork, train_one
 from melisma.learning.parameters import Layout
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
 from melisma.learning.server.server_optimizer import ServerOptimizer
+from melisma.learning.verification.update_check import UpdateChecks
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, encode_step, read_trace
 from melisma.simulation.compute.fork_pool import ForkPool
@@ -503,7 +504,7 @@ def test_a_late_update_that_is_not_finite_does_not_shift_the_mean(
     def add(mean: RunningMean, part: WeightedWork, start: Any, shares: Any, _: Any) -> Any:
         number = np.nan if part is first and compute.parameters is not start else 1.0
         mean.add(shares, {name: (array + number)[None] for name, array in start.items()})
-        return PartResult(mean, np.zeros(1), np.array([number]))
+        return PartResult(mean, np.zeros(1), np.array([number]), [UpdateChecks()])
 
     monkeypatch.setattr(compute, "_train_weighted", add)
     compute.average(1, [first])

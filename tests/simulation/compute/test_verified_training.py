@@ -15,6 +15,7 @@ from melisma.fleet.task import Task
 from melisma.learning.given_objects import GivenObjects
 from melisma.learning.verification.reexecution import Verdict
 from melisma.runs.progress import FAILED_CHECK
+from melisma.runs.recovery import RecoveredRun
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from melisma.simulation.simulation import SimulationOptions, prepare, run
@@ -129,6 +130,18 @@ def test_greedy_learners_count_in_full_without_checks() -> None:
 def test_a_run_in_which_nobody_trains_fails_with_the_reason() -> None:
     with pytest.raises(Exception, match="no update of 3 cycles in a row was verified"):
         simulated("greedy noise all", cycles=5)
+
+
+@pytest.mark.parametrize("step", [9, 14, 18, 22, 27])
+def test_a_crash_of_the_orchestrator_accuses_nobody_and_keeps_trust(step: int) -> None:
+    faults = f"crash orchestrator at step {step} for 0.3; greedy noise {GREEDY}"
+    _, steps = recorded(faults, cycles=4)
+    found = checks(steps)
+    assert set(found.pop(GREEDY)) == {Verdict.WRONG}
+    assert set().union(*found.values()) == {Verdict.RIGHT}
+    learners = RecoveredRun().replay(steps).machine.state.learners
+    assert not learners.unanswered.any()
+    assert learners.right.tolist() == [0 if n == GREEDY else 4 for n in range(5)]
 
 
 @pytest.mark.parametrize(
