@@ -7,8 +7,10 @@ import pytest
 from melisma.errors import SettingError
 from melisma.fleet.stressors import stress_matrix
 from melisma.live.protocol import STRESS_MATRIX
+from melisma.live.training import train
+from melisma.simulation.simulation import simulate
 from tests.live.learner import own_stress
-from tests.live.short_run import FLEET, run_task
+from tests.live.short_run import DEFAULT_RULES, FLEET, build, run_task
 
 TORTOISE, HARE = FLEET["learner"]
 
@@ -49,3 +51,21 @@ def test_a_stressor_that_cannot_be_imported_is_an_error_before_the_run(work_fold
     (work_folder / "house.py").touch()
     with pytest.raises(SettingError, match="stress house:missing: house has no missing"):
         run_task(work_folder, fleet={"learner": [HARE | {"state": [state]}]})
+
+
+@pytest.mark.alone
+def test_training_beside_products_is_as_fast_as_simulated_with_half_of_the_speed(
+    work_folder: Path,
+) -> None:
+    """The same files, live with the stressor and simulated with the share."""
+    state = {"probability": 1.0, "stress": "training", "compute": 0.5}
+    learners = [
+        {"name": name, "samples_per_s": speed, "bandwidth_bps": 20e6, "state": [state]}
+        for name, speed in (("tortoise", 400.0), ("hare", 800.0))
+    ]
+    task, fleet = build({**DEFAULT_RULES, "cycles": 3, "deadline_s": 4.0}, {"learner": learners})
+    live = train(task, fleet, folder=work_folder / "live")
+    simulated = simulate(task, fleet)
+    for one, other in zip(live.cycles[1:], simulated.cycles[1:], strict=True):
+        visits = [[work.visits for work in cycle.assignments] for cycle in (one, other)]
+        assert visits[0] == pytest.approx(visits[1], rel=0.15)

@@ -1,5 +1,6 @@
 """Stressors in real threads, on emulated devices and on this machine itself."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from melisma import axon
-from melisma.errors import SettingError
+from melisma.errors import RefusedError, SettingError, UnregisteredError
 from melisma.fleet.emulation import MAX_CATCH_UP_S
 from melisma.fleet.stressors import stress_matrix
 from melisma.live.learner import running_stressor
@@ -129,6 +130,31 @@ def test_a_matrix_is_downloaded_again_and_again_over_the_link_of_the_device(
     assert others
     # A piece may be on its way, and a link makes up for a short delay.
     assert took_s > (carried - (1 << 17)) / bytes_per_s - MAX_CATCH_UP_S - 0.01
+
+
+class FailingFiles:
+    """An orchestrator that answers each download with an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error, self.asked = error, threading.Event()
+
+    def fetch(self, name: str, start: int = 0) -> Iterator[bytearray]:
+        del name, start
+        self.asked.set()
+        raise self.error
+
+
+def test_a_download_that_ends_with_the_run_is_no_error_and_a_refused_one_is() -> None:
+    device = emulate("downloading")
+    files = FailingFiles(UnregisteredError("the run has ended"))
+    with Stressors(device, files, ()).running():
+        assert files.asked.wait(PATIENCE_S)
+    files = FailingFiles(RefusedError("no file stress-matrix"))
+    with (
+        pytest.raises(SettingError, match="stress downloading: RefusedError: no file"),
+        Stressors(device, files, ()).running(),
+    ):
+        assert files.asked.wait(PATIENCE_S)
 
 
 def test_the_matrix_is_always_the_same_and_has_900_rows_of_float64() -> None:

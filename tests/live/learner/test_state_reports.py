@@ -11,6 +11,7 @@ import pytest
 from melisma.errors import SettingError
 from melisma.fleet.states import cycle_states
 from melisma.live import protocol
+from melisma.live.learner import agent
 from melisma.live.learner.agent import Agent
 from melisma.live.learner.connection import Connection
 from melisma.live.learner.device import Device
@@ -170,3 +171,24 @@ def test_a_real_device_with_a_file_of_states_knows_its_next_one(tmp_path: Path) 
     device.enter(1)
     assert device.stress == "training"
     assert device.stress_pacer(time.sleep) is None
+
+
+def test_states_share_the_time_of_a_benchmark_evenly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[tuple[int, float]] = []
+
+    def measure(*arguments: Any, **_settings: Any) -> Any:
+        device, until_at = arguments[-2:]
+        measured.append((device.state, until_at))
+        return COSTS
+
+    monkeypatch.setattr(agent, "run_subset_benchmark", measure)
+    learner, began = Learner(tmp_path, "med").make(emulate()), time.monotonic()
+    learner._measure(began + 9.0)
+    ended = time.monotonic()
+    (first, half_at), (second, end_at) = measured
+    assert [first, second] == [0, 1]
+    assert end_at == pytest.approx(began + 9.0)
+    assert began + 4.5 <= half_at <= (ended + began + 9.0) / 2
+    assert learner._costs is COSTS

@@ -15,7 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from melisma.errors import SettingError
+from melisma.errors import (
+    SettingError,
+    SupersededError,
+    UnauthorizedError,
+    UnreachableError,
+    UnregisteredError,
+)
 from melisma.fleet.stressors import DOWNLOADING, MATRIX_SIDE, TRAINING
 from melisma.live.learner.device import Device
 from melisma.live.learner.trusted_code import Files, import_allowed
@@ -28,6 +34,8 @@ ROWS_AT_ONCE: Final = 10
 """A part of a product takes about a millisecond, so that a slow device is paced evenly."""
 END_S: Final = 5.0
 """Time in which a function of the user has to end."""
+ENDS_SESSION: Final = (UnreachableError, UnregisteredError, SupersededError, UnauthorizedError)
+"""Errors of a download that say nothing about the stressor: the run may have ended."""
 
 
 class Stressors:
@@ -95,6 +103,9 @@ class RunningStressor:
         try:
             while not stop():
                 self._function(stop)
+        except ENDS_SESSION:
+            # The next call of the learner meets the same.
+            return
         except Exception as error:  # noqa: BLE001 - raised again in the main thread
             self._error = describe_error(error)
 

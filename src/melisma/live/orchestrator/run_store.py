@@ -8,7 +8,8 @@
     checkpoints/         the model after each cycle, on request
     model.safetensors    the model after the last cycle that changed it
     updates/             updates that were not averaged yet
-    parameters/          the models that learners start from, while their updates can arrive
+    parameters/          the models that learners start from, while their updates can arrive;
+                         the bundle and the matrix that learners asked for
 
 Files are written atomically, and are on disk before the journal refers to them. They are deleted
 when the journal that no longer refers to them is on disk.
