@@ -52,7 +52,8 @@ LEARNER_COMMANDS = (
 class Driver:
     """Runs one scenario in virtual time; `watch` is called with every step.
 
-    `shared` are the surroundings of learners that work for other tasks, too.
+    `shared` are the surroundings of learners that work for other tasks, too, and `process` is the
+    part of this task in the process of all of them, if a fault can stop it.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Driver:
         compute: ComputeBackend,
         watch: Watcher = lambda _: None,
         shared: Surroundings | None = None,
+        process: OrchestratorProcess | None = None,
     ) -> None:
         task, fleet, faults = scenario.task, scenario.fleet, scenario.faults
         self._scenario, self._fleet, self._compute, self._watch = scenario, fleet, compute, watch
@@ -77,7 +79,10 @@ class Driver:
         self._silence_limit_s = np.full(fleet.learners, task.deadline_s)
         self._wakes = 0
         self._machine = CycleMachine()
-        self._process, self._missed = self._make_process(), MissedChanges()
+        self._process = self._make_process() if shared is None else process
+        self._missed, self._is_shared = MissedChanges(), shared is not None
+        if process is not None:
+            self._machine = process.machine
         self._model = 0  # the version of the model that was computed
         self.finished: commands.Finish | None = None
 
@@ -159,12 +164,25 @@ class Driver:
 
     def _restart_orchestrator(self) -> None:
         """Go on with the run from the journal; learners that call again are heard."""
+        if self._process is not None and self.finished is None:
+            self.resume_run(self.recover())
+
+    def recover(self) -> RecoveredRun | None:
+        """Start another process, with the state in the journal; None if the run has to begin."""
         process = self._process
-        if process is None or self.finished is not None:
-            return
+        assert process is not None
         self._wakes += 1  # Its timers ended with the process.
         run = process.restart()
         self._machine = process.machine
+        return run
+
+    def resume_run(self, run: RecoveredRun | None) -> None:
+        """Go on with the state of `recover`."""
+        process = self._process
+        assert process is not None
+        if run is None and self._is_shared:
+            self.begin()
+            return
         if run is None:
             self.handle(self._scenario.submission())
         elif run.finish is not None:

@@ -9,7 +9,7 @@ no longer be lost.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from zlib import crc32
 
@@ -43,7 +43,11 @@ RESTART_S = 1.0
 
 
 class OrchestratorProcess:
-    """The machine of a run, its journal, and the faults that stop it."""
+    """The machine of a run, its journal, and the faults that stop it.
+
+    Where several tasks share one process, `wrote` is called after each step that was written; it
+    stops all of them by `end`.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,9 @@ class OrchestratorProcess:
         queue: EventQueue,
         network: SimulatedNetwork,
         watch: Callable[[Step], object],
+        wrote: Callable[[], object] = lambda: None,
     ) -> None:
+        self._wrote = wrote
         self.machine, self.models = CycleMachine(), ModelVersions()
         self.stops = 0
         self.downtime_s, self._down_since_s = 0.0, np.inf
@@ -115,6 +121,7 @@ class OrchestratorProcess:
             self._journal.put(SNAPSHOT, content)
         self._journal.write(step)
         self._unwatched.append(step)
+        self._wrote()
         for fault in self._at_step.pop(self._journal.last, ()):
             self._die(fault)
         if isinstance(event, ACKNOWLEDGED) or not all(isinstance(c, commands.Wake) for c in issued):
@@ -151,11 +158,19 @@ class OrchestratorProcess:
         self._network.reached = None
         if self.is_down:
             return
-        self.stops += 1
+        self.end(power=power)
         self._network.downtime = Downtime(self.stops, self._queue.now_s, until_s)
+        self._queue.schedule(until_s, self._restart)
+
+    def end(self, *, power: bool) -> None:
+        """End the process; `restart` starts another one."""
+        self.stops += 1
         self._down_since_s = min(self._down_since_s, self._queue.now_s)
         self._storage.stop(power=power)
-        self._queue.schedule(until_s, self._restart)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield all steps in the journal; none before the run began."""
+        return iter(()) if self._journal is None else self._journal.steps()
 
     def restart(self) -> RecoveredRun | None:
         """Start a process that goes on from the journal; None if the run has to begin.

@@ -128,6 +128,7 @@ def run_tasks(
     try:
         failure = _drive(driver)
     finally:
+        driver.close()
         for each in runs:
             each.close()
     if path is None:
