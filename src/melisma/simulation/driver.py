@@ -81,6 +81,7 @@ class Driver:
         self._machine = CycleMachine()
         self._process = self._make_process() if shared is None else process
         self._missed, self._is_shared = MissedChanges(), shared is not None
+        self._has_begun = False
         if process is not None:
             self._machine = process.machine
         self._model = 0  # the version of the model that was computed
@@ -121,6 +122,7 @@ class Driver:
 
     def begin(self) -> None:
         """Submit the task now, to the learners that are up."""
+        self._has_begun = True
         submission = self._scenario.submission()
         if self.queue.now_s > 0:
             count = int(self._churn.present.sum())
@@ -246,6 +248,9 @@ class Driver:
 
     def start_again(self, learners: Ints) -> Bools:
         """Start learners with what they saved; return which of them the machine has not missed."""
+        if not self._has_begun:
+            self.learners.restart(learners, self.queue.now_s)
+            return np.zeros(learners.size, np.bool_)
         table = self.state.learners
         known = learners < table.present.size
         known[known] = table.present[learners[known]]
@@ -282,7 +287,7 @@ class Driver:
 
     def _remove_silent(self, learners: Ints) -> None:
         """Report learners as gone that are still silent and have work; the last one is awaited."""
-        if self._process is not None and self._process.is_down:
+        if not self._has_begun or (self._process is not None and self._process.is_down):
             return  # Its successor watches all that are silent.
         table = self.state.learners
         learners = learners[learners < table.present.size]  # Others have never joined.
@@ -294,8 +299,8 @@ class Driver:
             self.report_left(learners, "sent no sign of life")
 
     def report_joined(self, learners: Ints) -> None:
-        """Report to the machine that these learners joined."""
-        if not learners.size:
+        """Report that these learners joined, unless the task is not submitted yet."""
+        if not learners.size or not self._has_begun:
             return
         names, discloses = self._fleet.names, self._fleet.discloses
         if learners.size < len(names):
@@ -366,7 +371,7 @@ class Driver:
 
     def report_left(self, learners: Ints, reason: str) -> None:
         """Report to the machine that the orchestrator noticed these learners missing."""
-        if not learners.size:
+        if not learners.size or not self._has_begun:
             return
         names = ", ".join(self._fleet.names[learner] for learner in learners[:MAX_NAMES].tolist())
         named = f"{names}{', ...' * (learners.size > MAX_NAMES)}: {reason}"
