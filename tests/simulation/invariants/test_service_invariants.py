@@ -25,6 +25,7 @@ FAULTS = [
 def test_the_laws_hold_under_faults_of_learners(faults: str, late: str) -> None:
     run = CheckedService(two_tasks(45.0, late=late, quorum=0.5), faults, budget=60.0)
     assert run.invariants.payments
+    assert sum(run.report.paid) == pytest.approx(sum(run.invariants.payments.values()))
     paid = sum(amount for (task, *_), amount in run.invariants.payments.items() if task == 1)
     assert paid <= 45.0 * (1 + 1e-9)
 
