@@ -5,6 +5,7 @@ import random
 import pytest
 
 from melisma.errors import SettingError
+from melisma.simulation.fault_search import HAS_APSW
 from tests.simulation.service.checked_service import CheckedService, two_tasks
 
 BUDGET = 45.0
@@ -22,6 +23,14 @@ def test_a_process_that_stops_after_any_step_goes_on(step: int) -> None:
     assert run.restarts > 0 or step < 8
     paid = sum(amount for (task, *_), amount in run.invariants.payments.items() if task == 1)
     assert 0 < paid <= BUDGET * (1 + 1e-9)
+
+
+@pytest.mark.skipif(not HAS_APSW, reason="power cuts need the package apsw")
+@pytest.mark.parametrize("step", range(1, 70, 6))
+def test_a_power_cut_after_any_step_loses_no_payment_and_makes_none_twice(step: int) -> None:
+    run = run_with(f"cut power at step {step} for {1 + step % 5}")
+    assert [each.outcome for each in run.report.tasks] == ["finished", "finished"]
+    assert run.report.paid[1] <= BUDGET * (1 + 1e-9)
 
 
 def test_stops_at_given_times_happen_beside_faults_of_learners() -> None:
@@ -53,5 +62,5 @@ def test_runs_with_stops_are_repeatable() -> None:
 
 
 def test_faults_of_the_disk_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"fill disk.*use crash orchestrator"):
+    with pytest.raises(SettingError, match=r"fill disk.*use cut power"):
         run_with("fill disk at 3 for 2")

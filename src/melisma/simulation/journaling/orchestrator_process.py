@@ -67,6 +67,7 @@ class OrchestratorProcess:
         ]
         self._storage, self._queue, self._network, self._watch = storage, queue, network, watch
         self._journal: Journal | None = None
+        self._has_ended = False  # and the journal has to be opened again
         self._unwatched: list[Step] = []
         self._synced = 0, 0  # steps, and the checksum over them
         self._averaged: list[str] = []  # updates of the average that is computed
@@ -164,20 +165,24 @@ class OrchestratorProcess:
 
     def end(self, *, power: bool) -> None:
         """End the process; `restart` starts another one."""
-        self.stops += 1
+        self.stops, self._has_ended = self.stops + 1, True
         self._down_since_s = min(self._down_since_s, self._queue.now_s)
         self._storage.stop(power=power)
 
     def steps(self) -> Iterator[Step]:
-        """Yield all steps in the journal; none before the run began."""
-        return iter(()) if self._journal is None else self._journal.steps()
+        """Yield all steps in the journal, also of a run that has ended; none before it began."""
+        if self._journal is None:
+            return iter(())
+        if self._has_ended:
+            self._journal, self._has_ended = self._storage.open(), False
+        return self._journal.steps()
 
     def restart(self) -> RecoveredRun | None:
         """Start a process that goes on from the journal; None if the run has to begin.
 
         Raises `DataError` if the journal is damaged, and `OrchestratorDownError` if its disk fails.
         """
-        self._network.downtime, self._averaged = None, []
+        self._network.downtime, self._averaged, self._has_ended = None, [], False
         try:
             run = self._recover()
         except OSError:
