@@ -5,9 +5,10 @@ import pytest
 
 from melisma.allocation import schemes
 from melisma.allocation.cycle_problem import CycleProblem
-from melisma.allocation.schemes import SCHEMES, PlanInputs, get_scheme
+from melisma.allocation.schemes import SCHEMES, PlanInputs, get_scheme, with_scheme
 from melisma.disclosure import DISCLOSURE
 from melisma.errors import SettingError
+from melisma.testing import make_task
 from tests.allocation.radio_problems import random_radio
 
 PROBLEM = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)
@@ -90,3 +91,9 @@ def test_an_unknown_name_lists_the_schemes() -> None:
 def test_a_scheme_checks_the_type_of_its_problem(name: str) -> None:
     with pytest.raises(SettingError, match=f"scheme {name} plans a (Shared|Radio)Problem"):
         SCHEMES[name].plan(PROBLEM, PlanInputs(passes=1))
+
+
+def test_a_budget_of_a_task_that_runs_alone_is_refused() -> None:
+    task = make_task(budget=5.0, scheme="dab", passes=1)
+    with pytest.raises(SettingError, match="which only tasks that share learners keep to; remove"):
+        with_scheme(task, None)

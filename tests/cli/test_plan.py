@@ -560,3 +560,12 @@ def test_candidates_are_for_tasks_that_share_learners() -> None:
     code, _, err = plan(*arguments(*CLUSTER), "--candidates")
     assert code == 2
     assert "--candidates is for tasks that share learners" in err
+
+
+def test_a_budget_of_a_task_is_refused_in_the_plan_of_one_task(tmp_path: Path) -> None:
+    task, _, *fleet = small_files(tmp_path)
+    text = Path(task).read_text().replace('scheme = "med"', 'scheme = "dab"\nbudget = 5.0')
+    Path(task).write_text(text)
+    code, _, err = plan(task, *fleet)
+    assert code == 2
+    assert "task first has budget = 5" in err

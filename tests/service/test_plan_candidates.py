@@ -16,7 +16,7 @@ from melisma.service.plan_candidates import (
     find_candidates,
     forecast,
 )
-from tests.service.scripted_service import task
+from tests.service.scripted_service import ScriptedService, task
 
 LEARNERS = [
     {"name": f"d{n}", "samples_per_s": 20.0 * (n + 1), "bandwidth_bps": 1e8, "price": 0.5 + n / 2}
@@ -117,3 +117,19 @@ def test_queues_have_candidates_too(scheme: str) -> None:
     found = find_candidates(submission({}, {}, scheme=scheme))
     assert found[0].feasible
     assert np.isfinite(found[0].cost)
+
+
+def test_a_task_is_submitted_beside_live_ones_with_their_latest_costs() -> None:
+    service = ScriptedService()
+    service.queue(0.0, 0, task("live", extension=False))
+    service.request(1.0, 0)
+    record = service.machine.state.tasks[0]
+    assert record.request is None
+    assert record.latest_request is not None
+    new = task("new", 8, extension=False, cycles=4, budget=30.0)
+    beside = Submission.beside_live(service.machine.state, new, record.latest_request)
+    check_submission_feasible(beside)
+    first = find_candidates(beside)[0]
+    assert [each.name for each in first.tasks] == ["live", "new"]
+    assert [each.cycles for each in first.tasks] == [record.remaining_cycles, 4]
+    assert first.tasks[1].cost <= 30.0 * (1 + 1e-9)

@@ -39,8 +39,17 @@
 """
 
 from melisma.runs.cycle_result import CycleResult
+from melisma.runs.payment_ledger import PaymentLedger, read_ledger
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.runs.report import Report
 from melisma.runs.service_report import ServiceReport
 
-__all__ = ["CycleResult", "NodeReport", "PeerReport", "Report", "ServiceReport"]
+__all__ = [
+    "CycleResult",
+    "NodeReport",
+    "PaymentLedger",
+    "PeerReport",
+    "Report",
+    "ServiceReport",
+    "read_ledger",
+]

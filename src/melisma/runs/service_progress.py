@@ -43,6 +43,7 @@ class ServiceProgress:
     def __init__(self) -> None:
         self.scheme = ""
         self.budget: float | None = None
+        self.paid: dict[int, float] = {}  # by the number of the task
         self._names: dict[int, str] = {}
         self._rounds: dict[int, Round] = {}
 
@@ -57,8 +58,10 @@ class ServiceProgress:
         if isinstance(event, events.ServiceStarted):
             self.scheme, self.budget = event.scheme, event.budget
         elif isinstance(event, events.TaskQueued):
-            self._names[event.number] = event.task.name
+            self._names[event.number], self.paid[event.number] = event.task.name, 0.0
         for command in step.commands:
+            if isinstance(command, commands.Pay):
+                self.paid[command.number] += float(command.amounts.sum())
             if isinstance(command, commands.GrantShares):
                 this = self._round(command.round, event.at_s)
                 planned_s = this.planned_s | {self._names[command.number]: command.planned_s}

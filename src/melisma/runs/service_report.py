@@ -26,7 +26,7 @@ OUTCOMES: tuple[commands.Outcome, ...] = ("failed", "cancelled", "reached goal",
 class ServiceReport:
     """A run of several tasks; `rounds` say what was planned, and which tasks had to wait.
 
-    `budget` is that of each round, None without one.
+    `budget` is that of each round, None without one, and `paid` is what each task has paid.
     """
 
     scheme: str
@@ -34,6 +34,7 @@ class ServiceReport:
     rounds: tuple[Round, ...] = field(default=(), repr=False)
     budget: float | None = None
     folder: Path | None = None
+    paid: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         lines = [str(report) for report in self.tasks]
@@ -108,7 +109,9 @@ class ServiceReport:
 
     def of_task(self, number: int) -> "ServiceReport":
         """Return the figures of one task alone, without the rounds."""
-        return replace(self, tasks=(self.tasks[number],), rounds=())
+        return replace(
+            self, tasks=(self.tasks[number],), rounds=(), paid=self.paid[number : number + 1]
+        )
 
     def require_success(self, failure: Exception | None = None) -> "ServiceReport":
         """Return this report; raise `RunFailedError` with that of the first task that failed."""
@@ -126,6 +129,7 @@ class ServiceReport:
             "scheme": self.scheme,
             "outcome": self.outcome,
             "budget": self.budget,
+            "paid": list(self.paid),
             **{name: _known(getattr(self, name)) for name in figures},
             "capacity_lost": {cause: _known(part) for cause, part in self.capacity_lost.items()},
             "rounds": [vars(each) | {"expected_s": each.expected_s} for each in self.rounds],

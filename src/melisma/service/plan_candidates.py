@@ -21,13 +21,14 @@ from melisma.allocation.med.solver import cheapest
 from melisma.allocation.schemes import Scheme
 from melisma.cycle.events import COSTS
 from melisma.errors import InfeasibleError
-from melisma.fleet.array_types import NO_INTS
+from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.prices import AMOUNT_TOLERANCE
 from melisma.fleet.task import Task
 from melisma.service import events
 from melisma.service.commands import PlanRound
 from melisma.service.round_planning import plan_round, shared_problem
+from melisma.service.service_state import ServiceState, SharesRequest
 
 MIN_GAIN = 1e-3
 """A larger budget has to save this part of the time."""
@@ -130,6 +131,35 @@ class Submission:
         )
         cycles = tuple(task.expected_cycles for task in tasks)
         return cls(command, cycles, tuple(range(len(tasks))))
+
+    @classmethod
+    def beside_live(cls, state: ServiceState, task: Task, request: SharesRequest) -> "Submission":
+        """Return the submission of a task to a service, with the costs in its `request`.
+
+        The live tasks have the costs of their latest request; those without any are left out.
+        """
+        records = [record for record in state.live if record.latest_request is not None]
+        requests = [*(record.latest_request for record in records), request]
+        known = [each for each in requests if each is not None]
+        learners: Ints = np.unique(np.concatenate([each.learners for each in known]))
+        tasks = (*(record.task for record in records), task)
+        command = PlanRound(
+            reason="candidates",
+            round=state.round + 1,
+            numbers=tuple(range(len(tasks))),
+            tasks=tasks,
+            scheme=state.scheme.name,
+            learners=learners,
+            names=tuple(state.names[learner] for learner in learners.tolist()),
+            costs=tuple(each.costs_of(learners) for each in known),
+            price=state.price[learners],
+            budget=state.budget,
+            limit_s=LIMIT_S,
+            assigned=NO_INTS,
+            budgets_left=(*(record.account.left for record in records), task.budget),
+        )
+        left = [record.remaining_cycles or 1 for record in records]
+        return cls(command, (*left, task.expected_cycles), (len(records),))
 
     def with_deadlines(self, factor: float) -> "Submission":
         """Return the submission with the deadlines of submitted tasks times a factor."""

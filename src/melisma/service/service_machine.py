@@ -96,8 +96,9 @@ def on_requested(state: ServiceState, event: events.SharesRequested) -> Commands
             record.request = None
             return [commands.RefuseShares(reason=reason, number=record.number, final=True)]
         order = np.argsort(event.learners)
-        record.request = SharesRequest(event.cycle, event.learners[order], event.costs[:, order])
-        record.latest = record.request
+        record.request_shares(
+            SharesRequest(event.cycle, event.learners[order], event.costs[:, order])
+        )
         state.boundary.stuck = ()
     return []
 

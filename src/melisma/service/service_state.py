@@ -45,7 +45,7 @@ class TaskRecord:
     outcome: str = ""
     in_cycle: bool = False
     request: SharesRequest | None = None
-    latest: SharesRequest | None = None  # with the costs that were reported last
+    latest_request: SharesRequest | None = None  # with the latest known costs
     cycles: int = 0  # that were granted
     cycle: int = 0  # of the latest grant
     account: Account = field(default_factory=Account)
@@ -55,6 +55,10 @@ class TaskRecord:
     def is_live(self) -> bool:
         """Whether the task has not ended."""
         return self.status is not TaskStatus.ENDED
+
+    def request_shares(self, request: SharesRequest) -> None:
+        """Store a request, and its costs also beyond its grant."""
+        self.request = self.latest_request = request
 
     def begin_cycle(self) -> None:
         """Begin the cycle that the task requests shares for."""

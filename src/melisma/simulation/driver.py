@@ -50,7 +50,8 @@ LEARNER_COMMANDS = (
 class Driver:
     """Runs one scenario in virtual time; `watch` is called with every step.
 
-    `shared` are the surroundings of learners that work for other tasks, too.
+    `shared` are the surroundings of learners that work for other tasks, too, and `process` is the
+    part of this task in the process of all of them, if a fault can stop it.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Driver:
         compute: ComputeBackend,
         watch: Watcher = lambda _: None,
         shared: Surroundings | None = None,
+        process: OrchestratorProcess | None = None,
     ) -> None:
         task, fleet, faults = scenario.task, scenario.fleet, scenario.faults
         self._scenario, self._fleet, self._compute, self._watch = scenario, fleet, compute, watch
@@ -77,7 +79,11 @@ class Driver:
         self._silence_limit_s = np.full(fleet.learners, task.deadline_s)
         self._wakes = 0
         self._machine = CycleMachine()
-        self._process, self._missed = self._make_process(), MissedChanges()
+        self._process = self._make_process() if shared is None else process
+        self._missed, self._is_shared = MissedChanges(), shared is not None
+        self._has_begun = False
+        if process is not None:
+            self._machine = process.machine
         self._model = 0  # the version of the model that was computed
         self.finished: commands.Finish | None = None
 
@@ -116,6 +122,7 @@ class Driver:
 
     def begin(self) -> None:
         """Submit the task now, to the learners that are up."""
+        self._has_begun = True
         submission = self._scenario.submission()
         if self.queue.now_s > 0:
             count = int(self._churn.present.sum())
@@ -159,12 +166,25 @@ class Driver:
 
     def _restart_orchestrator(self) -> None:
         """Go on with the run from the journal; learners that call again are heard."""
+        if self._process is not None and self.finished is None:
+            self.resume_run(self.recover())
+
+    def recover(self) -> RecoveredRun | None:
+        """Start another process, with the state in the journal; None if the run has to begin."""
         process = self._process
-        if process is None or self.finished is not None:
-            return
+        assert process is not None
         self._wakes += 1  # Its timers ended with the process.
         run = process.restart()
         self._machine = process.machine
+        return run
+
+    def resume_run(self, run: RecoveredRun | None) -> None:
+        """Go on with the state of `recover`."""
+        process = self._process
+        assert process is not None
+        if run is None and self._is_shared:
+            self.begin()
+            return
         if run is None:
             self.handle(self._scenario.submission())
         elif run.finish is not None:
@@ -228,6 +248,9 @@ class Driver:
 
     def start_again(self, learners: Ints) -> Bools:
         """Start learners with what they saved; return which of them the machine has not missed."""
+        if not self._has_begun:
+            self.learners.restart(learners, self.queue.now_s)
+            return np.zeros(learners.size, np.bool_)
         table = self.state.learners
         known = learners < table.present.size
         known[known] = table.present[learners[known]]
@@ -264,7 +287,7 @@ class Driver:
 
     def _remove_silent(self, learners: Ints) -> None:
         """Report learners as gone that are still silent and have work; the last one is awaited."""
-        if self._process is not None and self._process.is_down:
+        if not self._has_begun or (self._process is not None and self._process.is_down):
             return  # Its successor watches all that are silent.
         table = self.state.learners
         learners = learners[learners < table.present.size]  # Others have never joined.
@@ -276,8 +299,8 @@ class Driver:
             self.report_left(learners, "sent no sign of life")
 
     def report_joined(self, learners: Ints) -> None:
-        """Report to the machine that these learners joined."""
-        if not learners.size:
+        """Report that these learners joined, unless the task is not submitted yet."""
+        if not learners.size or not self._has_begun:
             return
         names, discloses = self._fleet.names, self._fleet.discloses
         if learners.size < len(names):
@@ -298,7 +321,7 @@ class Driver:
 
     def report_left(self, learners: Ints, reason: str) -> None:
         """Report to the machine that the orchestrator noticed these learners missing."""
-        if not learners.size:
+        if not learners.size or not self._has_begun:
             return
         names = ", ".join(self._fleet.names[learner] for learner in learners[:MAX_NAMES].tolist())
         named = f"{names}{', ...' * (learners.size > MAX_NAMES)}: {reason}"

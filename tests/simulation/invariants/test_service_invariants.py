@@ -5,53 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-import melisma
 from melisma.errors import MelismaError
-from melisma.fleet.task import Task
 from melisma.runs.service_progress import ServiceStep
-from melisma.runs.trace import Step
 from melisma.service import commands
-from melisma.simulation import SimulationOptions
 from melisma.simulation.invariants.service_invariants import ServiceInvariants
 from melisma.simulation.invariants.violations import InvariantError
-from melisma.simulation.service.service_simulation import prepare_tasks, run_tasks
-from tests.simulation.scenarios import make_task
-
-GROUP = {"name": "pi", "count": 6, "samples_per_s": 600.0, "bandwidth_bps": 20e6}
-PRICES = {"mean": 1.0, "sd": 0.5, "low": 0.2, "high": 2.0}
-
-
-def two_tasks(budget: float | None = None, **settings: Any) -> list[Task]:
-    shared = {"scheme": "med", "passes": 1, "extension": False} | settings
-    sizes = {"samples": 2000}
-    return [
-        make_task(**(shared | {"name": "first", "sizes": sizes})),
-        make_task(**(shared | {"name": "second", "sizes": sizes, "budget": budget})),
-    ]
-
-
-class CheckedService:
-    """A simulated service, checked after each step; `log` has the steps in order."""
-
-    def __init__(self, tasks: list[Task], faults: str = "", seed: int = 1, **fleet: Any) -> None:
-        options = SimulationOptions(work="timing", seed=seed, faults=faults)
-        built = melisma.Fleet.from_tables(group=[GROUP | {"price": PRICES}], seed=seed, **fleet)
-        self.invariants, self.log = ServiceInvariants(), list[tuple[int | None, Any]]()
-        self.report = run_tasks(
-            prepare_tasks(tasks, built, options),
-            watch=lambda number, _, step: self._check_task(number, step),
-            watch_service=self._check,
-        )
-        self.invariants.check_end()
-
-    def _check_task(self, number: int, step: Step) -> None:
-        self.log.append((number, step))
-        self.invariants.check_task(number, step)
-
-    def _check(self, step: ServiceStep) -> None:
-        self.log.append((None, step))
-        self.invariants.check(step)
-
+from tests.simulation.service.checked_service import CheckedService, two_tasks
 
 FAULTS = [
     "",
@@ -66,6 +25,7 @@ FAULTS = [
 def test_the_laws_hold_under_faults_of_learners(faults: str, late: str) -> None:
     run = CheckedService(two_tasks(45.0, late=late, quorum=0.5), faults, budget=60.0)
     assert run.invariants.payments
+    assert sum(run.report.paid) == pytest.approx(sum(run.invariants.payments.values()))
     paid = sum(amount for (task, *_), amount in run.invariants.payments.items() if task == 1)
     assert paid <= 45.0 * (1 + 1e-9)
 
@@ -81,6 +41,14 @@ def test_a_task_whose_budget_is_used_up_finishes_with_the_reason() -> None:
 def test_a_task_that_cannot_pay_its_first_cycle_fails_with_the_reason() -> None:
     with pytest.raises(MelismaError, match="of task second is used up"):
         CheckedService(two_tasks(1.0)).report.require_success()
+
+
+def test_a_late_update_is_paid_in_the_cycle_in_which_it_counts() -> None:
+    run = CheckedService(two_tasks(quorum=0.5, late="carry"), "delay report 3 from 2 by 9")
+    late = [each for each in run.payments if (each.cycles < each.cycle).any()]
+    assert late
+    dropped = CheckedService(two_tasks(quorum=0.5, late="drop"), "delay report 3 from 2 by 9")
+    assert not [each for each in dropped.payments if (each.cycles < each.cycle).any()]
 
 
 def broken(run: CheckedService, **changes: Any) -> list[tuple[int | None, Any]]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from melisma.cycle import commands, events
-from melisma.runs.journal import Journal
+from melisma.runs.journal import Journal, StepJournal
 from melisma.runs.journal_database import SyncedWrites
 from melisma.runs.report import Report
 from melisma.simulation.compute.compute import TimingOnly
@@ -134,7 +134,7 @@ def test_the_report_has_restarts_and_the_time_without_an_orchestrator() -> None:
 
 
 def test_a_run_without_stops_keeps_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Journal, "write")
+    monkeypatch.delattr(StepJournal, "write")
     assert run("crash 1 at 3 for 4").outcome == "finished"
 
 

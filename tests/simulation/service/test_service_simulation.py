@@ -376,9 +376,10 @@ def test_the_metrics_of_all_tasks_are_means_over_their_cycles() -> None:
         ({}, {}, {"deadline_s": 4.0}, "deadline_s = 4.0 is for one task"),
         ({}, {}, {"total_s": 60.0}, "total_s = 60.0 is for one task"),
         ({}, {}, {"scheme": "dab"}, "scheme dab plans one task at a time"),
-        ({}, {}, {"faults": "crash orchestrator at 4 for 2"}, "faults of the orchestrator"),
+        ({}, {}, {"faults": "fill disk at 4 for 2"}, "a failing disk of the orchestrator"),
         ({}, {"orchestrator": {"bandwidth_bps": 1e6}}, {}, "a link of the orchestrator"),
-        ({"extension": True}, {"budget": 90}, {}, "extension = false in each task"),
+        ({"extension": True}, {"budget": 90}, {}, "use extension = false"),
+        ({"extension": True, "budget": 9.0}, {}, {}, "it has budget = 9"),
     ],
 )
 def test_settings_that_runs_of_several_tasks_ignore_are_refused(

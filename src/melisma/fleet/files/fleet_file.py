@@ -11,6 +11,7 @@ from melisma.fleet.day_hours import parse_clock, parse_hours
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.files.spread import Distribution, check_spread
 from melisma.fleet.observed_states import ProbabilitySource
+from melisma.fleet.prices import MAX_PRICE
 from melisma.fleet.stressors import check_stressor
 from melisma.fleet.tables import (
     NonNegative,
@@ -29,6 +30,7 @@ RATES = ("bandwidth_bps", "downlink_bps", "uplink_bps")
 MAX_LEARNERS = 10_000_000
 MemberCount = Annotated[int, Meta(ge=1, le=MAX_LEARNERS)]
 Decibels = Annotated[float, Meta(ge=-300, le=300)]
+Price = Annotated[float, Meta(ge=0, le=MAX_PRICE)]
 Budget = Annotated[float, Meta(ge=0)]
 PriceLimit = Annotated[float, Meta(ge=0)]
 # Shorter times average out within a batch.
@@ -153,7 +155,7 @@ class FleetLearner(HardwareTable, frozen=True, kw_only=True):
     """A single learner."""
 
     name: str
-    price: NonNegative = 1.0
+    price: Price = 1.0
     own_samples: PositiveInt | None = None
     state: tuple[StateTable, ...] = ()
 
@@ -172,9 +174,9 @@ class PriceTable(Table, frozen=True, kw_only=True):
     `sd` is the standard deviation: 0.5 in the code of the MED study, which prints 0.5 as variance.
     """
 
-    mean: NonNegative = 1.0
-    sd: NonNegative = 0.5
-    low: NonNegative = 0.0
+    mean: Price = 1.0
+    sd: Price = 0.5
+    low: Price = 0.0
     high: PriceLimit = inf
 
     def __post_init__(self) -> None:
@@ -248,7 +250,7 @@ class FleetGroup(HardwareTable, frozen=True, kw_only=True):
     count: MemberCount
     name: str | None = None
     spread: SpreadTable = SpreadTable()
-    price: NonNegative | PriceTable = 1.0
+    price: Price | PriceTable = 1.0
     own_samples: PositiveInt | SamplesTable | None = None
     states: GroupStatesTable | None = None
 

@@ -20,6 +20,7 @@ from melisma.fleet.files.fleet_file import (
 )
 from melisma.fleet.files.profiles import PROFILES, Profile
 from melisma.fleet.files.spread import draw_factors
+from melisma.fleet.prices import MAX_PRICE
 from melisma.fleet.rng import generator
 
 # Operations per second of one core: a small dense model, batches of 32, on a 2.x GHz server core.
@@ -105,7 +106,7 @@ def _draw_prices(group: FleetGroup, rng: np.random.Generator) -> Floats:
     if not isinstance(group.price, PriceTable):
         return np.full(group.count, group.price)
     prices = rng.normal(group.price.mean, group.price.sd, group.count)
-    return np.clip(prices, group.price.low, group.price.high)
+    return np.clip(prices, group.price.low, min(group.price.high, MAX_PRICE))
 
 
 def _draw_own_samples(group: FleetGroup, rng: np.random.Generator) -> Floats:

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from melisma.fleet.rng import generator
-from melisma.runs.journal import Journal
+from melisma.runs.journal import Journal, StepJournal
 from melisma.simulation.faults import Fault
 from melisma.simulation.journaling.disk_faults import DiskFaults
 from melisma.simulation.journaling.disk_vfs import SimulatedDatabase
@@ -17,22 +18,29 @@ class DiskStorage:
 
     keeps_updates = True
 
-    def __init__(self, faults: Sequence[Fault], clock: Callable[[], float], seed: int) -> None:
+    def __init__(
+        self,
+        faults: Sequence[Fault],
+        clock: Callable[[], float],
+        seed: int,
+        kind: type[StepJournal[Any]] = Journal,
+    ) -> None:
+        self._kind = kind
         self._faults = DiskFaults(faults, clock)
         self._disk = SimulatedDisk(self._faults, generator(seed, "disk of the orchestrator"))
         self._database: SimulatedDatabase | None = None
         self._received: Counter[int] = Counter()
 
-    def create(self) -> Journal:
+    def create(self) -> Any:
         self._end_process()
         for name in self._disk.names():
             self._disk.delete(name)
-        return Journal.create_in(PATH, self._connect())
+        return self._kind.create_in(PATH, self._connect())
 
-    def open(self) -> Journal:
+    def open(self) -> Any:
         self._end_process()
         self._rot()
-        return Journal.open_in(PATH, self._connect())
+        return self._kind.open_in(PATH, self._connect())
 
     def _connect(self) -> SimulatedDatabase:
         self._database = SimulatedDatabase(self._disk, str(PATH))

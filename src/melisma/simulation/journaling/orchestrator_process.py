@@ -9,7 +9,7 @@ no longer be lost.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from zlib import crc32
 
@@ -43,7 +43,11 @@ RESTART_S = 1.0
 
 
 class OrchestratorProcess:
-    """The machine of a run, its journal, and the faults that stop it."""
+    """The machine of a run, its journal, and the faults that stop it.
+
+    Where several tasks share one process, `wrote` is called after each step that was written; it
+    stops all of them by `end`.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,9 @@ class OrchestratorProcess:
         queue: EventQueue,
         network: SimulatedNetwork,
         watch: Callable[[Step], object],
+        wrote: Callable[[], object] = lambda: None,
     ) -> None:
+        self._wrote = wrote
         self.machine, self.models = CycleMachine(), ModelVersions()
         self.stops = 0
         self.downtime_s, self._down_since_s = 0.0, np.inf
@@ -61,6 +67,7 @@ class OrchestratorProcess:
         ]
         self._storage, self._queue, self._network, self._watch = storage, queue, network, watch
         self._journal: Journal | None = None
+        self._has_ended = False  # and the journal has to be opened again
         self._unwatched: list[Step] = []
         self._synced = 0, 0  # steps, and the checksum over them
         self._averaged: list[str] = []  # updates of the average that is computed
@@ -115,6 +122,7 @@ class OrchestratorProcess:
             self._journal.put(SNAPSHOT, content)
         self._journal.write(step)
         self._unwatched.append(step)
+        self._wrote()
         for fault in self._at_step.pop(self._journal.last, ()):
             self._die(fault)
         if isinstance(event, ACKNOWLEDGED) or not all(isinstance(c, commands.Wake) for c in issued):
@@ -151,18 +159,30 @@ class OrchestratorProcess:
         self._network.reached = None
         if self.is_down:
             return
-        self.stops += 1
+        self.end(power=power)
         self._network.downtime = Downtime(self.stops, self._queue.now_s, until_s)
+        self._queue.schedule(until_s, self._restart)
+
+    def end(self, *, power: bool) -> None:
+        """End the process; `restart` starts another one."""
+        self.stops, self._has_ended = self.stops + 1, True
         self._down_since_s = min(self._down_since_s, self._queue.now_s)
         self._storage.stop(power=power)
-        self._queue.schedule(until_s, self._restart)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield all steps in the journal, also of a run that has ended; none before it began."""
+        if self._journal is None:
+            return iter(())
+        if self._has_ended:
+            self._journal, self._has_ended = self._storage.open(), False
+        return self._journal.steps()
 
     def restart(self) -> RecoveredRun | None:
         """Start a process that goes on from the journal; None if the run has to begin.
 
         Raises `DataError` if the journal is damaged, and `OrchestratorDownError` if its disk fails.
         """
-        self._network.downtime, self._averaged = None, []
+        self._network.downtime, self._averaged, self._has_ended = None, [], False
         try:
             run = self._recover()
         except OSError:

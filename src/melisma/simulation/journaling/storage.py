@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from melisma.errors import SettingError
-from melisma.runs.journal import Journal
+from melisma.runs.journal import Journal, StepJournal
 from melisma.runs.journal_database import Statement
 from melisma.simulation.faults import Fault
 
@@ -19,10 +19,10 @@ class Storage(Protocol):
 
     keeps_updates: bool
 
-    def create(self) -> Journal:
+    def create(self) -> Any:
         """Create the journal, instead of one that was not synced yet."""
 
-    def open(self) -> Journal:
+    def open(self) -> Any:
         """Open the journal again; raise `DataError` if it is damaged."""
 
     def stop(self, *, power: bool) -> None:
@@ -47,16 +47,21 @@ class Storage(Protocol):
         """Release the memory."""
 
 
-def make_storage(faults: Sequence[Fault], clock: Callable[[], float], seed: int) -> Storage:
+def make_storage(
+    faults: Sequence[Fault],
+    clock: Callable[[], float],
+    seed: int,
+    kind: type[StepJournal[Any]] = Journal,
+) -> Storage:
     """Return the storage that these faults need; `SettingError` if it needs a missing package."""
     if all(fault.kind == "crash orchestrator" for fault in faults):
-        return MemoryStorage()
+        return MemoryStorage(kind)
     try:
         from melisma.simulation.journaling.disk_storage import DiskStorage
     except ImportError:
         kinds = ", ".join(sorted({f.kind for f in faults if f.kind != "crash orchestrator"}))
         raise SettingError(f"faults {kinds} need the package apsw: pip install apsw") from None
-    return DiskStorage(faults, clock, seed)
+    return DiskStorage(faults, clock, seed, kind)
 
 
 class MemoryDatabase:
@@ -91,16 +96,16 @@ class MemoryStorage:
 
     keeps_updates = False
 
-    def __init__(self) -> None:
-        self._database = MemoryDatabase()
+    def __init__(self, kind: type[StepJournal[Any]] = Journal) -> None:
+        self._database, self._kind = MemoryDatabase(), kind
 
-    def create(self) -> Journal:
+    def create(self) -> Any:
         self._database.close()
         self._database = MemoryDatabase()
-        return Journal.create_in(PATH, self._database)
+        return self._kind.create_in(PATH, self._database)
 
-    def open(self) -> Journal:
-        return Journal.open_in(PATH, self._database)
+    def open(self) -> Any:
+        return self._kind.open_in(PATH, self._database)
 
     def stop(self, *, power: bool) -> None:
         """Lose nothing."""

@@ -128,6 +128,7 @@ def run_tasks(
     try:
         failure = _drive(driver)
     finally:
+        driver.close()
         for each in runs:
             each.close()
     if path is None:
@@ -137,7 +138,10 @@ def run_tasks(
             reports = tuple(each.report() for each in runs)
             with open_private(path / SERVICE_TRACE, "xb") as file:
                 file.writelines(lines)
-    report = ServiceReport(progress.scheme, reports, progress.rounds, progress.budget, path)
+    paid = tuple(progress.paid.get(number, 0.0) for number in range(len(reports)))
+    report = ServiceReport(
+        progress.scheme, reports, progress.rounds, progress.budget, path, paid=paid
+    )
     return report if failure is None else report.require_success(failure)
 
 

@@ -74,6 +74,7 @@ class SharedPresence:
 
     def __init__(self, joined: Callable[[Ints], object]) -> None:
         self.drivers: list[Driver] = []
+        self.is_down: Callable[[], bool] = lambda: False
         self._joined = joined
 
     def restart(self, learners: Ints) -> None:
@@ -90,7 +91,10 @@ class SharedPresence:
             driver.interrupt(learners)
 
     def resume(self, learners: Ints) -> None:
-        """Let learners that restarted in time go on with their work."""
+        """Let learners that restarted in time go on with their work, if they can be heard."""
+        if self.is_down():
+            self.restart(learners)
+            return
         known = [driver.start_again(learners) for driver in self.drivers]
         for driver, of_task in zip(self.drivers, known, strict=True):
             driver.report_resumed(learners, of_task)

@@ -55,10 +55,10 @@ def check_fleet(fleet: Fleet, tasks: Sequence[Task], faults: Sequence[Fault]) ->
                 "it, or simulate the tasks one by one"
             )
     for fault in faults:
-        if fault.of_orchestrator:
+        if fault.of_orchestrator and fault.kind not in ("crash orchestrator", "cut power"):
             raise SettingError(
-                f"fault {fault.kind}: runs of several tasks do not simulate faults of the "
-                "orchestrator; use faults of learners, or simulate the tasks one by one"
+                f"fault {fault.kind}: runs of several tasks do not simulate a failing disk of the "
+                "orchestrator; use cut power, or simulate the tasks one by one"
             )
     for task in tasks:
         check_budget(task, fleet.budget if np.isfinite(fleet.budget) else None)
