@@ -15,5 +15,6 @@
     service_view.py       several tasks that shared a fleet, and their comparison
     size_view.py          `melisma size`
     status_view.py        a running orchestrator and enrolled devices
+    tasks_status_view.py  the status of a service, with its tasks and devices
     table_view.py         bars and tables that other views use
 """
