@@ -231,3 +231,43 @@ def test_learners_of_other_tasks_are_no_idle_learners_of_this_one() -> None:
     assert dispatch.drawn.tolist() == [0]
     work = script.machine.state.learners.work
     assert work.tolist() == [WorkStatus.ASSIGNED, WorkStatus.NONE, WorkStatus.NONE]
+
+
+def test_an_average_says_how_many_whole_shards_its_updates_cover() -> None:
+    script = ready(quorum=1.0, late="carry")
+    grant(script, 5.0, {"a": 12, "c": 8})
+    script.update(9.0, {"a": 119})  # of 240: 5.95 shards
+    covered = only(script.update(10.0, {"c": 999}), commands.Aggregate).covered
+    assert covered.learners.tolist() == [0, 2]
+    assert covered.cycles.tolist() == [1, 1]
+    assert covered.shards.tolist() == [5, 8]
+    assert covered.awaited.size == 0
+
+
+def test_late_work_is_awaited_and_covered_by_a_later_average() -> None:
+    script = ready(quorum=0.5, late="carry")
+    grant(script, 5.0, {"a": 12, "c": 8})
+    script.update(9.0, {"a": 240})
+    first = only(script.reach(15.0), commands.Aggregate).covered
+    assert (first.awaited.tolist(), first.awaited_cycles.tolist()) == ([2], [1])
+    script.aggregate(15.0)
+    script.evaluate(15.0)
+    grant(script, 16.0, {"a": 20})
+    script.update(17.0, {"c": 80}, cycle=1, attempt=1)
+    later = only(script.update(18.0, {"a": 400}), commands.Aggregate).covered
+    rows = zip(later.cycles.tolist(), later.learners.tolist(), later.shards.tolist(), strict=True)
+    assert sorted(rows) == [(1, 2, 4), (2, 0, 20)]
+    assert later.awaited.size == 0
+
+
+@pytest.mark.parametrize(("cycle", "outcome"), [(1, "failed"), (2, "finished")])
+def test_a_final_refusal_ends_the_run_with_the_cycles_that_it_had(cycle: int, outcome: str) -> None:
+    script = ready()
+    if cycle == 2:
+        grant(script, 5.0, {"a": 20})
+        script.update(9.0, {"a": 400})
+        script.aggregate(9.0)
+        script.evaluate(9.0)
+    issued = script.send(events.SharesRefused(at_s=10.0, reason="no budget is left", final=True))
+    finish = only(issued, commands.Finish)
+    assert (finish.outcome, finish.reason) == (outcome, "no budget is left")
