@@ -37,6 +37,8 @@ def command(task: Path | None, yes: bool, as_json: bool) -> None:
     file = (task or DEFAULT_TASK).resolve()
     read_task(file)
     with connect_owner(require_running(), LOAD_S) as service:
+        if not as_json:
+            write("devices measure the task, and candidates are planned: this may take a minute\n")
         proposal = protocol.parse(service["propose"](str(file)), TaskProposal)
         try:
             added = _confirm(service, proposal, yes=yes, as_json=as_json)

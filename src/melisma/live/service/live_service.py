@@ -57,6 +57,9 @@ class LiveService:
         self.machine = recovered.machine
         self._began = self._loop.time() - recovered.at_s
         self._rounds = self._granted_round = self.machine.state.round
+        grants = {
+            number: (grant, self._cycles_of(number)) for number, grant in recovered.grants.items()
+        }
         for host in hosts:
             self._follow(host)
             for event in missed_events(
@@ -67,9 +70,15 @@ class LiveService:
             host.resume()
         for command in recovered.pending:
             HANDLERS[type(command)](self, command)
-        for number, grant in recovered.grants.items():
-            if number in self.hosts and self.hosts[number].waits_for_shares:
+        for number, (grant, cycles) in grants.items():
+            host_of = self.hosts.get(number)
+            is_latest = self._cycles_of(number) == cycles
+            if host_of is not None and is_latest and host_of.waits_for_shares(grant.cycle):
                 self.grant_shares(grant)
+
+    def _cycles_of(self, number: int) -> int:
+        """Return how many cycles a task was granted."""
+        return self.machine.state.tasks[number].cycles
 
     def add_learners(self, learners: Ints, names: Sequence[str], price: Floats) -> None:
         """Record that learners joined, or have another price."""
@@ -218,6 +227,9 @@ class LiveService:
             self._timer.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         try:
+            for host in self.hosts.values():
+                await host.delivered()
+            await asyncio.gather(*self._background, return_exceptions=True)
             for host in self.hosts.values():
                 await host.close()
         finally:

@@ -295,6 +295,7 @@ class ServedService:
             if not host.has_begun:
                 await host.begin(lambda: len(self.learners.present), PATIENCE_S)
             await asyncio.wait({host.orchestrator.finished})
+        await host.delivered()
         await host.wait_for_leaving(LEAVE_S)
         self._list_tasks()
         await host.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any, Final
 from melisma.axon import Worker
 from melisma.cycle import events as cycle_events
 from melisma.cycle.state import Stage
+from melisma.errors import DataError
 from melisma.fleet.array_types import Ints
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_service import LearnerService, OnChange
@@ -44,8 +46,8 @@ OnStep = Callable[[int, Step], object]
 class TaskHost:
     """One task of a service, from its submission until it has ended.
 
-    `on_step` is called with each step of the task, and `carried_out` when its commands have been
-    carried out.
+    `on_step` is called with each step of the task, and `carried_out` when it is on disk and its
+    commands have been carried out.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class TaskHost:
         self.orchestrator: Orchestrator
         self.learners: LearnerService
         self.store: RunStore
+        self._undelivered: deque[Step] = deque()
+        self._delivery: asyncio.Task[None] | None = None
         self.has_left = False  # its learners know that it has ended
         self.is_withdrawn = False
         self._is_closed = False
@@ -82,10 +86,12 @@ class TaskHost:
         """Whether the run of the task has ended."""
         return self.orchestrator.finished.done()
 
-    @property
-    def waits_for_shares(self) -> bool:
-        """Whether the task waits for the shares that it requested."""
-        return self.has_begun and self.orchestrator.state.stage is Stage.SHARING
+    def waits_for_shares(self, cycle: int) -> bool:
+        """Return whether the task waits for the shares that it requested for a cycle."""
+        if not self.has_begun:
+            return False
+        state = self.orchestrator.state
+        return state.stage is Stage.SHARING and state.cycle == cycle
 
     def open(
         self,
@@ -143,8 +149,29 @@ class TaskHost:
     def _record(self, step: Step) -> None:
         self.progress.apply(step)
         self._on_step(self.number, step)
-        # The orchestrator carries out the commands of the step before the loop goes on.
-        asyncio.get_running_loop().call_soon(self._carried_out, self.number, step)
+        self._undelivered.append(step)
+        if self._delivery is None or self._delivery.done():
+            self._delivery = asyncio.get_running_loop().create_task(self._deliver())
+
+    async def _deliver(self) -> None:
+        """Let the service see steps in order, when they are carried out and on disk.
+
+        Otherwise a power cut could leave it with a payment for work that the task has forgotten.
+        """
+        while self._undelivered:
+            count = len(self._undelivered)
+            try:
+                await self.store.journal.sync()
+            except (OSError, DataError) as error:
+                self.orchestrator.fail(error)
+                return
+            for _ in range(count):
+                self._carried_out(self.number, self._undelivered.popleft())
+
+    async def delivered(self) -> None:
+        """Return when the service has seen all steps of the task, or the disk failed."""
+        while self._delivery is not None and not self._delivery.done():
+            await asyncio.wait({self._delivery})
 
     def expose(self, worker: Worker) -> None:
         """Let learners call the methods of this task."""
@@ -210,6 +237,7 @@ class TaskHost:
         ended = finished.done() and not finished.cancelled() and finished.exception() is None
         finished.cancel()
         await orchestrator.end()
+        await self.delivered()
         for name in (DEVICES_FOLDER, SHARDS_FOLDER):
             shutil.rmtree(folder / name, ignore_errors=True)
         if self.store.journal.journal.last:
