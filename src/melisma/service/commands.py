@@ -64,10 +64,15 @@ class RefuseShares(Command, frozen=True, kw_only=True, eq=False):
 
 
 class HoldTask(Command, frozen=True, kw_only=True, eq=False):
-    """Tell the owner of a task that it waits for a later round; the reason says why."""
+    """Tell the owner of a task that it waits for a later round; the reason says why.
+
+    The next round is planned by `until_s`, when the tasks of this one reach their deadlines; None
+    if no task begins: then it is planned when a learner or another task is ready.
+    """
 
     round: int
     number: int
+    until_s: float | None = None
 
 
 class Pay(Command, frozen=True, kw_only=True, eq=False):

@@ -237,7 +237,7 @@ def on_planned(state: ServiceState, event: events.RoundPlanned) -> Commands:
                 cost=event.cost,
             )
         )
-    return [*grants, *end_boundary(state)]
+    return [*grants, *end_boundary(state, event)]
 
 
 def associate(event: events.RoundPlanned) -> Association:
@@ -300,17 +300,18 @@ def hold_or_refuse(state: ServiceState) -> Commands:
     return refused
 
 
-def hold(state: ServiceState) -> Commands:
-    """Return why tasks wait for a later round."""
+def hold(state: ServiceState, until_s: float | None = None) -> Commands:
+    """Return why tasks wait for a later round, and until when at most."""
     return [
-        commands.HoldTask(reason=reason, round=state.round, number=number)
+        commands.HoldTask(reason=reason, round=state.round, number=number, until_s=until_s)
         for number, reason in sorted(state.boundary.holds.items())
     ]
 
 
-def end_boundary(state: ServiceState) -> Commands:
+def end_boundary(state: ServiceState, event: events.RoundPlanned) -> Commands:
     """End the boundary with a round; return why other tasks wait."""
-    held = hold(state)
+    longest_s = max(state.tasks[number].task.deadline_s for number in event.numbers)
+    held = hold(state, event.at_s + longest_s)
     state.planning, state.boundary = (), Boundary()
     return held
 

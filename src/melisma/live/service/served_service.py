@@ -9,6 +9,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -347,4 +348,12 @@ class ServedService:
         for command in step.commands:
             if isinstance(command, commands.HoldTask):
                 name = self.service.machine.state.tasks[command.number].task.name
-                self._observer.say(f"{name} waits: {command.reason}")
+                self._observer.say(f"{name} waits{self._until(command)}: {command.reason}")
+
+    def _until(self, command: commands.HoldTask) -> str:
+        """Return until when a task waits, as local time."""
+        if command.until_s is None:
+            return " for devices"
+        left_s = command.until_s - self.service.now()
+        until = datetime.now().astimezone() + timedelta(seconds=max(left_s, 0.0))
+        return f" until {until:%H:%M:%S} at the latest"
