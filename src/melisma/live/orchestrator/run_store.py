@@ -287,6 +287,10 @@ class RunStore:
         """Return whether the update of an assignment was accepted, and is not averaged yet."""
         return assignment in self._accepted
 
+    def read_update(self, assignment: tuple[int, int, int]) -> dict[str, NDArray[Any]]:
+        """Return an update that was spooled; raise `OSError` or `DataError` if it is damaged."""
+        return self.layout.unpack(self._update_path(assignment).read_bytes())
+
     def shard_path(self, number: int) -> Path:
         """Return the file of a shard; raise `DataError` if it is missing."""
         path = None if self.shards is None else self.shards.path(self._shard_refs[number].sha256)
