@@ -6,8 +6,10 @@ segment makes: separately for the weights, the buffers and each kind of state of
 one of them may be much larger than the others.
 
 Where training is chaotic, as with a learning rate that is too large, such differences grow without
-bound. So before an update is called wrong, the segment is trained once more from a start that
-differs by rounding only: the update has to differ more than that does.
+bound; with Adam they do so in single arrays, whose gradients are zero but for rounding errors. So
+before an update is called wrong, the segment is trained once more from a start that differs by
+rounding only. Arrays in which that makes a difference say nothing and are left out of the
+comparison. If most weights are, the check says nothing at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +35,9 @@ PERTURBATION: Final = 16.0
 SENSITIVITY_MARGIN: Final = 10.0
 """An honest update differs at most this many times as much as the one from the other start."""
 MAX_SENSITIVITY: Final = 0.05
-"""Where the other start makes a larger difference, a re-execution says nothing."""
+"""An array says nothing if the other start makes a larger difference in it."""
+MIN_STABLE: Final = 0.5
+"""The least part of the weights with which a re-execution says anything."""
 SMALLEST: Final = 1e-300
 RANDOM: Final = "rng."
 WEIGHTS, BUFFERS = "weights", "buffers"
@@ -94,14 +98,42 @@ def differs_in_random_state(one: TrainingState, other: TrainingState) -> bool:
     return states[0] != states[1]
 
 
+def unstable_arrays(
+    other: TrainingState, repeated: TrainingState, start: TrainingState
+) -> frozenset[str]:
+    """Return the arrays in which another start makes too large a difference."""
+    arrays, known, before = _named(repeated), _named(other), _named(start)
+    floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
+    return frozenset(
+        name
+        for name, array in floats.items()
+        if _error({name: array}, known, before) > MAX_SENSITIVITY
+    )
+
+
+def stable_part(state: TrainingState, trainable: set[str], unstable: frozenset[str]) -> float:
+    """Return the part of the weights that are in other arrays than these."""
+    sizes = {n: a.size for n, a in state.parameters.items() if n in trainable}
+    stable = sum(size for n, size in sizes.items() if f"parameter {n}" not in unstable)
+    return stable / max(sum(sizes.values()), 1)
+
+
 def relative_error(
-    reported: TrainingState, repeated: TrainingState, start: TrainingState, trainable: set[str]
+    reported: TrainingState,
+    repeated: TrainingState,
+    start: TrainingState,
+    trainable: set[str],
+    left_out: frozenset[str] = frozenset(),
 ) -> float:
     """Return the largest difference of any group of arrays, relative to its change.
 
     Raise `DataError` for arrays that are missing or of another form.
     """
     groups = _groups(repeated, trainable)
+    groups = {
+        group: {name: array for name, array in arrays.items() if name not in left_out}
+        for group, arrays in groups.items()
+    }
     known, before = _named(reported), _named(start)
     return max([0.0, *(_error(arrays, known, before) for arrays in groups.values())])
 

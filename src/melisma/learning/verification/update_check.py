@@ -16,7 +16,7 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.trainer import ResumableTrainer, Trainer, TrainingState
 from melisma.learning.verification.reexecution import (
-    MAX_SENSITIVITY,
+    MIN_STABLE,
     RANDOM,
     SENSITIVITY_MARGIN,
     TOLERANCE,
@@ -25,6 +25,8 @@ from melisma.learning.verification.reexecution import (
     perturbed,
     relative_error,
     repeat_segment,
+    stable_part,
+    unstable_arrays,
 )
 from melisma.learning.verification.segments import (
     SegmentRecorder,
@@ -164,11 +166,12 @@ class SegmentChecker:
         error = relative_error(end, known, start, self._trainable)
         if error <= TOLERANCE:
             return CheckResult(Verdict.RIGHT, error=error)
-        return self._compare_with_rounding(error, known, start, part, assigned)
+        return self._compare_with_rounding(error, end, known, start, part, assigned)
 
     def _compare_with_rounding(
         self,
         error: float,
+        end: TrainingState,
         known: TrainingState,
         start: TrainingState,
         part: Sequence[Split],
@@ -180,10 +183,13 @@ class SegmentChecker:
         origin: TrainingState | Arrays = moved if start.extra else moved.parameters
         other = repeat_segment(self._trainer, origin, part, assigned.rng())
         other = other if known.extra else replace(other, extra={})
-        sensitivity = relative_error(other, known, start, self._trainable)
-        if sensitivity > MAX_SENSITIVITY:
-            reason = f"rounding alone makes a difference of {sensitivity:.2g}"
-            return CheckResult(Verdict.IMPOSSIBLE, reason, error)
+        unstable = unstable_arrays(other, known, start)
+        if stable_part(known, self._trainable, unstable) < MIN_STABLE:
+            return CheckResult(Verdict.IMPOSSIBLE, "its training magnifies rounding errors", error)
+        error = relative_error(end, known, start, self._trainable, unstable)
+        sensitivity = relative_error(other, known, start, self._trainable, unstable)
+        if error <= TOLERANCE:
+            return CheckResult(Verdict.RIGHT, error=error)
         if error <= SENSITIVITY_MARGIN * sensitivity:
             return CheckResult(Verdict.RIGHT, error=error)
         return CheckResult(Verdict.WRONG, f"{NOT_REPORTED}: it differs by {error:.2g}", error)

@@ -88,6 +88,10 @@ class AcceptedUpdates:
         """Write an update to disk, from any thread; raise `DataError` if it does not fit."""
         return self._spool.add(_name(assignment), update)
 
+    def read(self, assignment: Assignment) -> bytes:
+        """Return the file of an update that was written."""
+        return self._path(assignment).read_bytes()
+
     def discard(self, assignment: Assignment) -> None:
         """Delete an update that was written and does not count."""
         self._path(assignment).unlink(missing_ok=True)

@@ -476,7 +476,7 @@ class LearnerService:
             return protocol.COMMIT_FIRST
         refused = await self._spool(assignment, parameters, session) if visits else ""
         if visits and not refused:
-            self._verify(assignment, header, parameters, revealed)
+            self._verify(assignment, visits, revealed)
         if header.costs and not refused:
             self._report_costs(learner, header.costs, at_s)
         # The learner cannot know how long its upload takes until it has ended.
@@ -523,19 +523,18 @@ class LearnerService:
     def _verify(
         self,
         assignment: tuple[int, int, int],
-        header: protocol.UpdateHeader,
-        parameters: dict[str, NDArray[Any]],
+        visits: int,
         revealed: dict[str, NDArray[Any]] | None,
     ) -> None:
         """Check an update that was accepted, in the background."""
         verifier = self._verifier
         if verifier is None or not self._store.has_accepted(assignment):
             return
-        start = self._store.find_start(header.cycle)
-        if start is not None:
-            challenged = verifier.segments.get(assignment) is not None
-            states = (revealed or {}) if challenged else None
-            verifier.receive(ReceivedUpdate(assignment, header.visits, parameters, start, states))
+        challenged = verifier.segments.get(assignment) is not None
+        states, store = (revealed or {}) if challenged else None, self._store
+        read_start = partial(store.find_start, assignment[1])
+        read = partial(store.read_update, assignment)
+        verifier.receive(ReceivedUpdate(assignment, visits, read, read_start, states))
 
     async def report_evaluation(self, session: str, message: Any) -> None:
         """Record a learner's evaluation of the model."""

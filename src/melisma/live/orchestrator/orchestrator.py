@@ -261,7 +261,7 @@ class Orchestrator:
     def dispatch(self, command: commands.Dispatch) -> None:
         """Send assignments to learners."""
         if self.verifier is not None:
-            self.verifier.given.dispatch(command)
+            self.verifier.dispatch(command)
         now_s, deadline_at = self.now(), self._loop.time() + command.seconds_left
         limits_s = silence_limit_s(command.predicted_s, command.seconds_left)
         for row, learner in enumerate(command.learners.tolist()):

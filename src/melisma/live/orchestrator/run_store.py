@@ -261,6 +261,10 @@ class RunStore:
         """Return whether the update of an assignment was accepted, and is not averaged yet."""
         return assignment in self._updates
 
+    def read_update(self, assignment: Assignment) -> dict[str, NDArray[Any]]:
+        """Return an update that was spooled; raise `OSError` or `DataError` if it is damaged."""
+        return self.layout.unpack(self._updates.read(assignment))
+
     def shard_path(self, number: int) -> Path:
         """Return the file of a shard; raise `DataError` if it is missing."""
         path = None if self.shards is None else self.shards.path(self._shard_refs[number].sha256)

@@ -18,7 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma.cycle.commands import Dispatch
 from melisma.cycle.events import VerifiedUpdates
+from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.errors import DataError
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
@@ -56,16 +58,25 @@ FILTER_SHARDS: Final = 4  # of each kind
 
 @dataclass(frozen=True, eq=False)
 class ReceivedUpdate:
-    """An update as it arrived, and the parameters that it began with.
+    """An update on disk, the parameters that its cycle began with, and the states that it reveals.
 
+    Both are read when it is checked, as many may wait; the start is None if it is damaged.
     `revealed` are the states of the challenged segment; None without a challenge.
     """
 
     assignment: Assignment
     visits: int
+    read: Callable[[], Arrays]
+    read_start: Callable[[], Arrays | None]
+    revealed: Mapping[str, NDArray[Any]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _LoadedUpdate:
+    assignment: Assignment
+    visits: int
     parameters: Arrays
     start: Arrays
-    revealed: Mapping[str, NDArray[Any]] | None = None
 
 
 class UpdateVerifier:
@@ -81,6 +92,14 @@ class UpdateVerifier:
         self._checks: dict[Assignment, Future[UpdateChecks]] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
         self._secret = secrets.randbits(64)
+
+    def dispatch(self, command: Dispatch) -> None:
+        """Record assignments, and forget commitments of long ago."""
+        self.given.dispatch(command)
+        oldest = command.cycle - MAX_LATE_CYCLES - 1
+        for kept in (self.commitments, self.segments, self._checks):
+            for assignment in [each for each in kept if each[1] < oldest]:
+                del kept[assignment]
 
     def receive(self, update: ReceivedUpdate) -> None:
         """Begin to check an update that counts."""
@@ -125,13 +144,25 @@ class UpdateVerifier:
         return SegmentChecker(trainer, trainer.trainable())
 
     def _check(self, update: ReceivedUpdate) -> UpdateChecks:
+        try:
+            start, parameters = update.read_start(), update.read()
+        except (OSError, DataError):
+            start, parameters = None, {}
+        if start is None:
+            # The average leaves it out; no learner is to blame.
+            challenged = update.revealed is not None
+            return UpdateChecks(Verdict.IMPOSSIBLE if challenged else Verdict.UNCHECKED)
+        loaded = _LoadedUpdate(update.assignment, update.visits, parameters, start)
+        return self._check_loaded(loaded, update.revealed)
+
+    def _check_loaded(self, update: _LoadedUpdate, revealed: Arrays | None) -> UpdateChecks:
         versions = self.given.versions(*update.assignment[:2])
         checks = self._filter(update, versions)
-        if update.revealed is None:
+        if revealed is None:
             return checks
         result = CheckResult(Verdict.IMPOSSIBLE, "it is not known which shards it was given")
         for version in versions:
-            result = self._repeat(update, update.revealed, version)
+            result = self._repeat(update, revealed, version)
             if result.verdict is Verdict.RIGHT:
                 break
         if result.verdict is Verdict.WRONG and not all(v.complete for v in versions):
@@ -140,7 +171,7 @@ class UpdateVerifier:
         return replace(checks, verdict=result.verdict, reason=result.reason, visits=visits)
 
     def _repeat(
-        self, update: ReceivedUpdate, revealed: Arrays, version: AssignmentVersion
+        self, update: _LoadedUpdate, revealed: Arrays, version: AssignmentVersion
     ) -> CheckResult:
         """Check an update, if its learner was given these shards."""
         commitment, segment = self.commitments[update.assignment], self.segments[update.assignment]
@@ -234,9 +265,7 @@ class UpdateVerifier:
     def _read(self, shard: int) -> Split:
         return decode_shard(self._read_shard(shard).read_bytes())
 
-    def _filter(
-        self, update: ReceivedUpdate, versions: Sequence[AssignmentVersion]
-    ) -> UpdateChecks:
+    def _filter(self, update: _LoadedUpdate, versions: Sequence[AssignmentVersion]) -> UpdateChecks:
         """Return the statistic of the first filter."""
         count = sample_count(update.visits)
         shards = sorted({s for v in versions for part in v.parts.values() for s in part.shards})
