@@ -3,6 +3,8 @@
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from melisma.live.learner.turns import Turns
@@ -16,33 +18,36 @@ with Turns(sys.argv[1]).take():
 """
 
 
-def hold(path: Path) -> "subprocess.Popen[bytes]":
-    """Start a process that has the turn until it is told to end it."""
+@contextmanager
+def holding(path: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Let a process have the turn until its standard input ends."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"taken\n"
-    return holder
+    with holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"taken\n"
+        yield holder
 
 
 def test_a_turn_waits_for_that_of_another_process(tmp_path: Path) -> None:
-    holder = hold(tmp_path / "turns")
-    with Turns(tmp_path / "other").take() as waited_s:
-        assert waited_s < 1  # that of another device
-    assert holder.stdin is not None
-    began = time.monotonic()
-    holder.stdin.close()
-    with Turns(tmp_path / "turns").take() as waited_s:
-        assert waited_s <= time.monotonic() - began + 1e-3
-    assert holder.wait() == 0
+    with holding(tmp_path / "turns") as holder:
+        with Turns(tmp_path / "other").take() as waited_s:
+            assert waited_s < 1  # that of another device
+        assert holder.stdin is not None
+        began = time.monotonic()
+        holder.stdin.close()
+        with Turns(tmp_path / "turns").take() as waited_s:
+            assert waited_s <= time.monotonic() - began + 1e-3
+        assert holder.wait() == 0
 
 
 def test_the_turn_of_a_killed_process_ends(tmp_path: Path) -> None:
-    holder = hold(tmp_path / "turns")
-    holder.kill()
-    with Turns(tmp_path / "turns").take():
-        assert holder.wait() == -9
+    with holding(tmp_path / "turns") as holder:
+        holder.kill()
+        with Turns(tmp_path / "turns").take():
+            assert holder.wait() == -9
 
 
 def test_turns_of_one_process_follow_each_other(tmp_path: Path) -> None:
