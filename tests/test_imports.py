@@ -18,7 +18,7 @@ LAYERS = (
     ("cycle", "peer"),
     ("allocation", "learning"),
     ("fleet",),
-    ("atomic", "user_code"),
+    ("atomic", "prices", "user_code"),
     ("backports", "disclosure", "errors", "private_files", "text"),
 )
 # Remote calls stand alone, and only what talks to other processes uses them.

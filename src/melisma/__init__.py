@@ -15,6 +15,7 @@ The layout::
     errors.py    every exception
     atomic.py    file writes that survive a crash
     backports.py  names of newer Python versions, for Python 3.10
+    prices.py    the price of a shard that a learner sets
     private_files.py  folders and files for their owner alone
     text.py      text from other machines, made safe to print, and numbers
     user_code.py  imports of the user's models, data and schemes by `package.module:name`

@@ -166,7 +166,13 @@ def test_python_has_the_options_of_the_command_line() -> None:
     renamed = {"out": "folder", "no_discovery": "discovery"}
     options = {renamed.get(str(item.name), item.name) for item in orchestrate.command.params}
     arguments = set(inspect.signature(melisma_package.orchestrate).parameters)
-    assert options - {"as_json", "show"} == arguments - {"say", "on_cycle", "model", "data"}
+    # A service, which has no task, is for the command line.
+    assert options - {"as_json", "show", "budget"} == arguments - {
+        "say",
+        "on_cycle",
+        "model",
+        "data",
+    }
 
 
 def test_a_run_from_the_join_string_to_the_summary(work_folder: Path) -> None:

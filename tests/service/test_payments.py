@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from melisma.cycle.commands import CoveredWork
 from melisma.errors import SettingError
 from melisma.fleet.array_types import NO_INTS, Floats
-from melisma.fleet.prices import MAX_PRICE
+from melisma.prices import MAX_PRICE
 from melisma.service import commands, events
 from melisma.service.accounts import ENDED, LEFT_OUT, NOT_BEGUN
 from melisma.service.commands import AnyCommand

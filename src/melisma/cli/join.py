@@ -16,7 +16,6 @@ from melisma.cli.output import write
 from melisma.cli.views.join_view import report_line
 from melisma.disclosure import Disclosure
 from melisma.errors import SettingError, UnreachableError
-from melisma.fleet.prices import check_prices
 from melisma.live.joining.enrolling import Enroller, default_name, discover_orchestrators
 from melisma.live.joining.supervisor import SupervisedLearner, Supervisor
 from melisma.live.joining.use_limits import Hours, UseLimits, read_battery
@@ -25,6 +24,7 @@ from melisma.live.learner.device_reports import AwaitingRun, DeviceReport, OnRep
 from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.pairing import normalize_code
 from melisma.live.state_folder import restrict_folder
+from melisma.prices import check_price
 from melisma.text import visible
 from melisma.user_code import is_import_path
 
@@ -202,7 +202,7 @@ def _learner_settings(
     """Return the settings of the learner; those that were not given have their defaults."""
     cache = options["cache"] or state.identity.with_name("cache")
     if options["price"] is not None:
-        check_prices(options["price"], [orchestrator.name])
+        check_price(options["price"], orchestrator.name)
     optional = {
         "price": options["price"],
         "cache_bytes": options["cache_bytes"],

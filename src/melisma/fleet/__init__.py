@@ -4,7 +4,6 @@
 
     task.py            a task: what to train, by when, by which scheme
     arguments.py       checks of settings that are given in Python
-    prices.py          the range of prices, and the tolerance of sums of them
     server_settings.py the optimiser of the orchestrator, from TASK.toml
     tables.py          tables of TOML files, and the ranges of their numbers
     run_time.py        the time of a cycle or of a run, instead of the task's

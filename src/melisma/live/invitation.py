@@ -103,7 +103,8 @@ class OrchestrationObserver:
         self.say(f"on each device: {invitation.command}")
         for note in filter(None, (invitation.code_note, invitation.data_note)):
             self.say(note)
-        self.say(invitation.beginning)
+        if invitation.task is not None:
+            self.say(f"the run begins {invitation.start}")
 
     def on_code(self, code: str, invitation: Invitation) -> None:
         """Say the code for devices in the same network."""

@@ -23,8 +23,8 @@ from melisma.cycle.events import COSTS
 from melisma.errors import InfeasibleError
 from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.prices import AMOUNT_TOLERANCE
 from melisma.fleet.task import Task
+from melisma.prices import AMOUNT_TOLERANCE
 from melisma.service import events
 from melisma.service.commands import PlanRound
 from melisma.service.round_planning import plan_round, shared_problem

@@ -25,8 +25,8 @@ from melisma.cycle.events import COSTS
 from melisma.cycle.ragged import RaggedArray
 from melisma.errors import InfeasibleError
 from melisma.fleet.array_types import NO_INTS, Bools, Floats, Ints
-from melisma.fleet.prices import AMOUNT_TOLERANCE
 from melisma.fleet.task import Task
+from melisma.prices import AMOUNT_TOLERANCE
 from melisma.service import events
 from melisma.service.commands import PlanRound
 

@@ -24,7 +24,7 @@ import numpy as np
 from melisma.allocation.schemes import get_scheme
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.array_types import NO_INTS, Ints
-from melisma.fleet.prices import AMOUNT_TOLERANCE, check_prices
+from melisma.prices import AMOUNT_TOLERANCE, check_prices
 from melisma.service import commands, events
 from melisma.service.accounts import Account, check_budget
 from melisma.service.commands import Commands

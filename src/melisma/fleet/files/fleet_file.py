@@ -11,7 +11,6 @@ from melisma.fleet.day_hours import parse_clock, parse_hours
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.files.spread import Distribution, check_spread
 from melisma.fleet.observed_states import ProbabilitySource
-from melisma.fleet.prices import MAX_PRICE
 from melisma.fleet.stressors import check_stressor
 from melisma.fleet.tables import (
     NonNegative,
@@ -22,6 +21,7 @@ from melisma.fleet.tables import (
     Table,
 )
 from melisma.fleet.task import check_name
+from melisma.prices import MAX_PRICE
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
 SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")

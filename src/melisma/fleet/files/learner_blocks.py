@@ -20,8 +20,8 @@ from melisma.fleet.files.fleet_file import (
 )
 from melisma.fleet.files.profiles import PROFILES, Profile
 from melisma.fleet.files.spread import draw_factors
-from melisma.fleet.prices import MAX_PRICE
 from melisma.fleet.rng import generator
+from melisma.prices import MAX_PRICE
 
 # Operations per second of one core: a small dense model, batches of 32, on a 2.x GHz server core.
 CORE_OPS_PER_S = 1e10

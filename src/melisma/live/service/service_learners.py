@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from melisma.axon import Worker, current_call
 from melisma.errors import RefusedError, SettingError, SupersededError, UnregisteredError
-from melisma.fleet.prices import check_prices
 from melisma.live import protocol
 from melisma.live.orchestrator.learner_authentication import check_learner
 from melisma.live.orchestrator.learner_service import SMALL_BYTES
 from melisma.live.orchestrator.mailbox import MAX_IDLE_SILENCE_S, MAX_POLL_S
 from melisma.live.orchestrator.strict_methods import StrictMethods
+from melisma.prices import check_price
 from melisma.text import visible
 
 METHODS: Final = ("register", "list_tasks", "report_failure")
@@ -110,7 +110,7 @@ class ServiceLearners:
         request, call = protocol.parse_registration(message), current_call()
         if request.price is not None:
             try:
-                check_prices(request.price, [call.caller])
+                check_price(request.price, call.caller)
             except SettingError as error:
                 raise RefusedError(str(error)) from None
         learner = self.add(call.caller)

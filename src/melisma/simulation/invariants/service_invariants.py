@@ -18,7 +18,7 @@ import numpy as np
 from melisma.cycle import commands as cycle_commands
 from melisma.cycle import events as cycle_events
 from melisma.fleet.array_types import Ints
-from melisma.fleet.prices import AMOUNT_TOLERANCE
+from melisma.prices import AMOUNT_TOLERANCE
 from melisma.runs.service_progress import ServiceStep
 from melisma.runs.trace import Step
 from melisma.service import commands, events

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from melisma.errors import SettingError
-from melisma.fleet.prices import MAX_PRICE, check_prices
+from melisma.prices import MAX_PRICE, check_prices
 
 
 def test_prices_from_zero_to_the_highest_are_accepted() -> None:
