@@ -49,7 +49,7 @@ class ServiceReport:
     @property
     def ended_s(self) -> float:
         """When the last task ended."""
-        return max(report.ended_s for report in self.tasks)
+        return max((report.ended_s for report in self.tasks), default=0.0)
 
     @property
     def ended_cycles(self) -> tuple[Cycle, ...]:

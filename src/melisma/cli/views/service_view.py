@@ -13,7 +13,7 @@ from melisma.simulation.comparison.service_comparison import ServiceComparison, 
 
 TITLES = (
     *("task", "cycles", "training", "satisfaction", "fulfilment", "dropped", "occupancy"),
-    *("capacity", "accuracy", "cost"),
+    *("capacity", "accuracy", "cost", "paid"),
 )
 MAX_HELD = 5
 
@@ -24,7 +24,10 @@ def service_summary_view(report: ServiceReport) -> RenderableType:
         _row(each.task.name, report.of_task(number), each)
         for number, each in enumerate(report.tasks)
     ]
-    hidden = [] if report.has_prices else [TITLES.index("cost")]
+    # The prices of devices that join are not known to their tasks.
+    unknown = any(isnan(each.cost) for each in report.tasks)
+    hidden = [TITLES.index("cost")] if unknown or not report.has_prices else []
+    hidden += [] if unknown and any(report.paid) else [TITLES.index("paid")]
     hidden += [TITLES.index("accuracy")] * all(isnan(each.accuracy) for each in report.tasks)
     shown = [column for column in range(len(TITLES)) if column not in hidden]
     table = FigureTable(
@@ -53,6 +56,7 @@ def _row(name: str, figures: ServiceReport, report: Report | None = None) -> tup
         ),
         accuracy,
         f"{cost:,.1f}",
+        f"{sum(figures.paid):,.1f}",
     )
 
 

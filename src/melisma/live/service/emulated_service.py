@@ -119,16 +119,21 @@ class EmulatedService:
 
     def _report(self) -> ServiceReport:
         """Return the reports of all tasks, those that an earlier process ended included."""
-        prepared, progress, reports = self._prepared, self._progress, list[Report]()
+        prepared, progress, reports = self._prepared, self._progress, dict[int, Report]()
         hosts = {host.number: host for host in self._hosts}
         for number, record in self._service.machine.state.tasks.items():
             if number in hosts:
-                reports.append(hosts[number].report())
+                reports[number] = hosts[number].report()
                 continue
             ended = read_report(prepared.folder / task_folder(number, record.task.name))
-            reports += [] if ended is None else [ended]
+            reports |= {} if ended is None else {number: ended}
         return ServiceReport(
-            prepared.scheme, tuple(reports), progress.rounds, progress.budget, prepared.folder
+            prepared.scheme,
+            tuple(reports.values()),
+            progress.rounds,
+            progress.budget,
+            prepared.folder,
+            tuple(progress.paid[number] for number in reports),
         )
 
     def _record(self, step: ServiceStep) -> None:

@@ -136,10 +136,16 @@ class ServedService:
             return
 
     def _report(self) -> ServiceReport:
-        reports = [self.report(record.number) for record in self.records]
-        known = tuple(report for report in reports if report is not None)
-        path, progress = self.folder.path, self.progress
-        return ServiceReport(self.folder.scheme, known, progress.rounds, self.folder.budget, path)
+        found = {record.number: self.report(record.number) for record in self.records}
+        known = {number: report for number, report in found.items() if report is not None}
+        return ServiceReport(
+            self.folder.scheme,
+            tuple(known.values()),
+            self.progress.rounds,
+            self.folder.budget,
+            self.folder.path,
+            tuple(self.progress.paid[number] for number in known),
+        )
 
     @property
     def records(self) -> list[TaskRecord]:
