@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import NoReturn
@@ -166,7 +167,9 @@ def _serve(
     """Serve tasks until Ctrl-C, print their report and exit."""
     _check_no_task_options()
     if out is not None and is_service_folder(out):
-        folder = ServiceFolder.open(out, scheme)
+        folder = ServiceFolder.open(out, scheme, budget)
+        if _is_default("port"):
+            settings = replace(settings, port=folder.setup.port)
         screen.say(f"the service goes on in {folder.path}")
     else:
         folder = ServiceFolder.create(out, scheme, budget)
@@ -176,6 +179,12 @@ def _serve(
     else:
         write(service_summary_view(report))
     sys.exit(0)
+
+
+def _is_default(option: str) -> bool:
+    """Return whether an option was not given."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not click.core.ParameterSource.COMMANDLINE
 
 
 def _check_no_task_options() -> None:

@@ -55,6 +55,11 @@ def command(
     if is_service_folder(folder):
         _check_no_goal(cycles, total_s, start)
         resume_emulated_tasks(folder, print_note, as_json=as_json)
+    if is_service_folder(folder.resolve().parent):
+        raise SettingError(
+            f"{folder} is the folder of one of several tasks: use melisma resume "
+            f"{folder.parent}, or melisma orchestrate --out {folder.parent} for a service"
+        )
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
         prepared, setup = prepare_resumption(folder, NewGoal(cycles, total_s), start)

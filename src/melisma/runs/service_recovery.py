@@ -71,6 +71,8 @@ class RecoveredService:
     def _apply(self, step: ServiceStep) -> None:
         self.progress.apply(step)
         self.at_s = max(self.at_s, float(step.event.at_s))
+        if isinstance(step.event, events.TaskQueued):
+            self.handled[step.event.number] += step.event.observed
         if isinstance(step.event, OBSERVED):
             self.handled[step.event.number] += 1
         for command in step.commands:

@@ -38,10 +38,15 @@ class ServiceStarted(Event, frozen=True, kw_only=True, eq=False):
 
 
 class TaskQueued(Event, frozen=True, kw_only=True, eq=False):
-    """A task was submitted; `number` is larger than that of any task before it."""
+    """A task was submitted; `number` is larger than that of any task before it.
+
+    Its steps so far had `observed` events for the service, before the latest request for shares:
+    those that came before its owner confirmed it.
+    """
 
     number: int
     task: Task
+    observed: int = 0
 
 
 class LearnersPriced(Event, frozen=True, kw_only=True, eq=False):

@@ -4,6 +4,8 @@ import json
 import re
 import time
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import msgspec
 from benchmarks.harness import processes
 from benchmarks.live.killed_orchestrator import Process
 from melisma.live.service.owner_methods import ServedTask, TasksStatus
+from melisma.runs.folder import SERVICE_JOURNAL
 from melisma.runs.journal import read_steps
+from melisma.runs.journal_database import SqliteDatabase
 from melisma.runs.trace import Step
 
 WAIT_S = 120.0
@@ -93,13 +97,22 @@ class ServiceLab:
         """Wait until a condition holds."""
         until = time.monotonic() + WAIT_S
         while not condition():
+            time.sleep(0.05)
             assert time.monotonic() < until, self.service.output
             assert not self.service.has_ended, self.service.output
 
     def wait_for_end(self, *names: str) -> None:
         """Wait until tasks have ended."""
         for name in names:
-            self.wait_for(lambda name=name: f"{name}: finished" in self.service.output)  # type: ignore[misc]
+            self.wait_for(partial(self._has_finished, name))
+
+    def _has_finished(self, name: str) -> bool:
+        """Return whether a task has finished, in this process of the service or before."""
+        journal = SqliteDatabase(self.out / SERVICE_JOURNAL, writable=False)
+        with closing(journal):
+            query = "SELECT count(*) FROM steps WHERE instr(CAST(content AS TEXT), ?)"
+            ended = list(journal.read(query, ('"outcome":"finished"',)))
+        return bool(ended[0][0]) and self.task(name).state == "finished"
 
     def steps(self, number: int, name: str) -> list[Step]:
         """Return the steps of a task so far."""

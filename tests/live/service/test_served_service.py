@@ -51,11 +51,12 @@ def test_tasks_are_submitted_trained_paid_and_their_results_kept(lab: ServiceLab
 
 
 def test_a_killed_service_goes_on_with_its_queue_and_pays_nothing_twice(lab: ServiceLab) -> None:
+    # Before any device joins, so that they begin at about the same time.
+    lab.submit("first", cycles=4, pause_s=0.1)
+    lab.submit("second", cycles=4, pause_s=0.1)
     lab.join("pi")
     lab.join("laptop")
-    lab.submit("first", cycles=4, pause_s=0.05)
-    lab.submit("second", cycles=4, pause_s=0.05)
-    lab.wait_for(lambda: "first, cycle 1" in lab.service.output)
+    lab.wait_for(lambda: "cycle 1" in lab.service.output)
     lab.service.kill()
     lab.start()
     lab.wait_for_end("first", "second")
@@ -90,6 +91,8 @@ def test_a_cancelled_task_keeps_its_results_and_its_devices_move_on(lab: Service
     lab.join("pi")
     lab.submit("endless", cycles=500)
     lab.wait_for(lambda: "endless, cycle 1" in lab.service.output)
+    unbegun = lab.run("resume", str(lab.out / "1-endless"))
+    assert "is the folder of one of several tasks" in unbegun.output
     cancelled = lab.run("cancel", "endless")
     assert cancelled.end() == 0
     assert lab.submit("next").end() == 0
@@ -100,6 +103,31 @@ def test_a_cancelled_task_keeps_its_results_and_its_devices_move_on(lab: Service
     again = lab.run("cancel", "endless")
     assert again.end() == 2
     assert "has ended already: cancelled" in again.output
+
+
+def test_a_task_that_is_cancelled_before_a_device_joins_leaves_the_service_intact(
+    lab: ServiceLab,
+) -> None:
+    lab.submit("early")
+    assert lab.run("cancel", "early").end() == 0
+    lab.wait_for(lambda: "early: cancelled" in lab.service.output)
+    assert [(task.name, task.state) for task in lab.status().tasks] == [("early", "cancelled")]
+    lab.service.kill()
+    lab.start()
+    assert [task.state for task in lab.status().tasks] == ["cancelled"]
+    # The number of a task whose folder is gone is not used again.
+    lab.submit("early")
+    assert [task.number for task in lab.status().tasks] == [1, 2]
+    lab.end()
+    assert "Traceback" not in lab.service.output
+
+
+def test_another_budget_or_scheme_of_an_earlier_service_is_refused(lab: ServiceLab) -> None:
+    lab.end()
+    for option, value in (("--budget", "5"), ("--scheme", "fifo")):
+        refused = lab.run("orchestrate", "--out", str(lab.out), option, value)
+        assert refused.end() == 2
+        assert "this service " in refused.output
 
 
 def test_mistakes_of_the_owner_are_named(lab: ServiceLab, tmp_path: Path) -> None:

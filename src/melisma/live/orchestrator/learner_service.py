@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from melisma.allocation.schemes import get_scheme
 from melisma.axon import Authenticator, Worker, current_call
 from melisma.axon.server.authentication import OnRefused
+from melisma.axon.server.calls.functions import CheckCaller
 from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
@@ -35,6 +36,7 @@ from melisma.errors import (
     UnregisteredError,
 )
 from melisma.learning.trainer import Score
+from melisma.learning.verification.segments import segment_edges
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import check_learner
@@ -174,14 +176,19 @@ class LearnerService:
         self.expose(worker)
         return worker
 
-    def expose(self, worker: Worker, task: str = "") -> None:
-        """Let learners call these methods, by the name of the task if the worker has several."""
+    def expose(
+        self, worker: Worker, task: str = "", check_caller: CheckCaller = check_learner
+    ) -> None:
+        """Let learners call these methods, by the name of the task if the worker has several.
+
+        `check_caller` refuses those that may not register.
+        """
         layout = self._store.layout
         upload_bytes = layout.size_bytes + FIELD_BYTES * len(layout.fields) + SMALL_BYTES
         if self._task.verify == "audit":
             upload_bytes *= REVEALED_FACTOR
         expose = partial(worker.expose, StrictMethods(self), name=task)
-        expose(["register"], max_body_bytes=SMALL_BYTES, check_caller=check_learner)
+        expose(["register"], max_body_bytes=SMALL_BYTES, check_caller=check_caller)
         expose = partial(expose, check_caller=self._mailboxes.number)
         expose(SMALL_METHODS, max_body_bytes=SMALL_BYTES)
         expose(LIST_METHODS, max_body_bytes=LIST_BYTES)
@@ -430,8 +437,9 @@ class LearnerService:
         """Record a commitment to an update; return the segment to reveal, None for none."""
         learner, mailbox = self._member(session)
         commitment = protocol.parse(message, protocol.UpdateCommitment)
-        if self._verifier is None:
-            raise RefusedError("the updates of this task are not checked: upload them at once")
+        if self._verifier is None or self._task.verify != "audit":
+            raise RefusedError("the updates of this task are not audited: upload them at once")
+        self._check_commitment(learner, commitment)
         assignment = learner, commitment.cycle, commitment.attempt
         if not self._handler.expects(*assignment):
             return None
@@ -453,6 +461,22 @@ class LearnerService:
             self._verifier.segments[assignment] = segment
         await self._handler.synced()
         return self._verifier.segments.get(assignment)
+
+    def _check_commitment(self, learner: int, commitment: protocol.UpdateCommitment) -> None:
+        """Refuse what no training can have been: to repeat it might never end."""
+        most, batches = self._handler.most_visits(learner, commitment.cycle), commitment.batches
+        attempts, digests = commitment.attempts, len(commitment.digests)
+        if (
+            batches > max(commitment.visits, 1)
+            or (most and commitment.visits > most)
+            or len(set(attempts)) != len(attempts)
+            or batches > 2**31
+            or digests != len(segment_edges(batches))
+        ):
+            raise RefusedError(
+                f"invalid commitment: {commitment.visits} visits in {batches} batches of "
+                f"{len(attempts)} instructions, with {digests} digests"
+            )
 
     async def upload_update(
         self,

@@ -193,6 +193,9 @@ class UpdateVerifier:
                 partial(self._rng, update.assignment),
             )
             return self._checker.check(reported, assigned)
+        except (OSError, MemoryError) as error:
+            # Of this machine: the learner is not to blame.
+            return CheckResult(Verdict.IMPOSSIBLE, f"it cannot be repeated here: {error}")
         except DataError as error:
             return CheckResult(Verdict.WRONG, str(error))
         except Exception as error:  # noqa: BLE001 - code of the user, with states of a learner
@@ -276,7 +279,7 @@ class UpdateVerifier:
         try:
             samples = [self._choose_samples(numbers, count, rng) for numbers in (shards, others)]
             gap = loss_gap(self._trainer, update.start, update.parameters, *samples)
-        except DataError:
+        except Exception:  # noqa: BLE001 - code of the user, or a disk of this machine
             gap = nan
         return UpdateChecks(gap=gap, visits=filter_visits(count))
 

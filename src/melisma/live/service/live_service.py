@@ -6,6 +6,7 @@ cycle because of it.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 from melisma.cycle import events as cycle_events
@@ -65,7 +66,7 @@ class LiveService:
             for event in missed_events(
                 host.number, host.earlier_steps(), recovered.handled[host.number]
             ):
-                self._handle(event.at(self.now()))
+                self._handle(host.to_service(event).at(self.now()))
         for host in hosts:
             host.resume()
         for command in recovered.pending:
@@ -88,13 +89,16 @@ class LiveService:
             )
         )
 
-    def submit(self, host: TaskHost, request: events.SharesRequested | None = None) -> None:
+    def submit(
+        self, host: TaskHost, request: events.SharesRequested | None = None, observed: int = 0
+    ) -> None:
         """Add an open task; raises `SettingError` if it cannot be added.
 
-        `request` are the shares that it has requested already.
+        `request` are the shares that it requests now, after `observed` earlier events.
         """
-        task = host.prepared.task
-        event = events.TaskQueued(at_s=self.now(), number=host.number, task=task)
+        event = events.TaskQueued(
+            at_s=self.now(), number=host.number, task=host.prepared.task, observed=observed
+        )
         self._step(event)
         self._follow(host)
         if request is not None:
@@ -110,8 +114,13 @@ class LiveService:
         self._task_ended.set()
         ended = host.orchestrator.finished
         if not ended.cancelled() and ended.exception() is not None:
-            event = events.TaskEnded(at_s=self.now(), number=host.number, outcome="failed")
-            self._handle(event)
+            self._run_in_background(self._report_failed(host))
+
+    async def _report_failed(self, host: TaskHost) -> None:
+        """Record that a task has failed, after all of its steps."""
+        await host.delivered()
+        event = events.TaskEnded(at_s=self.now(), number=host.number, outcome="failed")
+        self._handle(event)
 
     async def wait(self) -> None:
         """Return when all tasks have ended; raise the error of the service if it fails."""
@@ -120,6 +129,10 @@ class LiveService:
             await self._task_ended.wait()
             if self.failed.done():
                 self.failed.result()
+
+    async def synced(self) -> None:
+        """Return when all steps of the service so far are on disk."""
+        await asyncio.to_thread(self._journal.sync)
 
     def observe(self, number: int, step: Step) -> None:
         """Record what a step of a task means, after its commands have been carried out."""
@@ -131,12 +144,14 @@ class LiveService:
             self._handle(host.to_service(event).at(self.now()))
 
     def cancel(self, number: int, reason: str) -> None:
-        """End a task; before its first step nothing else says that it has ended."""
+        """End a task, also before its first step."""
         host = self.hosts[number]
         if host.has_begun:
             host.cancel(reason)
             return
         host.orchestrator.finished.cancel()
+        # It waits for learners.
+        host.mailboxes.became_ready.set()
         self._handle(events.TaskEnded(at_s=self.now(), number=number, outcome="cancelled"))
 
     def _handle(self, event: events.AnyEvent) -> None:
@@ -177,9 +192,13 @@ class LiveService:
             await asyncio.to_thread(self._journal.sync)
             granted = host.to_task(command.learners)
             here = granted >= 0
-            host.handle(
-                cycle_events.SharesGranted, learners=granted[here], shards=command.shards[here]
-            )
+            # An error ends the task alone, which then has failed.
+            with suppress(Exception):
+                host.handle(
+                    cycle_events.SharesGranted,
+                    learners=granted[here],
+                    shards=command.shards[here],
+                )
 
         self._run_in_background(grant())
 
@@ -208,7 +227,10 @@ class LiveService:
             self._timer.cancel()
         event = events.TimeReached(at_s=command.at_s)
         at = self._began + command.at_s
-        self._timer = self._loop.call_at(at, lambda: self._handle(event.at(self.now())))
+        # A timer may fire a moment early.
+        self._timer = self._loop.call_at(
+            at, lambda: self._handle(event.at(max(command.at_s, self.now())))
+        )
 
     def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -100,6 +100,7 @@ class OwnerMethods:
         """Add a proposed task; return it."""
         try:
             host = self._served.confirm(protocol.parse(number, protocol.NonNegativeInt))
+            await self._served.service.synced()
         except MelismaError as error:
             raise RefusedError(str(error)) from error
         return protocol.to_builtins(self._task(self._record(host.prepared.task.name)))
@@ -115,6 +116,7 @@ class OwnerMethods:
         if not record.is_live:
             raise RefusedError(f"task {record.task.name} has ended already: {record.outcome}")
         self._served.service.cancel(record.number, "its owner cancelled it")
+        await self._served.service.synced()
         return protocol.to_builtins(self._task(record))
 
     async def status(self) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from melisma.live.service.task_host import TaskHost
 from melisma.service import events
-from melisma.service.plan_candidates import PlanCandidate, Submission, find_candidates
+from melisma.service.plan_candidates import Submission
 from melisma.service.service_state import ServiceState, SharesRequest
 
 MEASURING_S: Final = 300.0
@@ -27,12 +27,18 @@ class Proposal:
 
     host: TaskHost
     request: events.SharesRequested | None = None
+    observed: int = 0  # events of its steps so far
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def set_request(self, request: events.SharesRequested) -> None:
         """Set the shares that the task requests."""
         self.request = request
         self.changed.set()
+
+    @property
+    def observed_before(self) -> int:
+        """The events before the request."""
+        return self.observed - (self.request is not None)
 
     async def wait(self) -> bool:
         """Wait until devices have reported their costs; return whether they did in time."""
@@ -44,10 +50,11 @@ class Proposal:
         return self.request is not None and not self.host.has_ended
 
 
-def candidates_of(proposal: Proposal, state: ServiceState) -> list[PlanCandidate]:
-    """Return the candidates of a proposal beside the tasks of a service; may take seconds."""
+def submission_of(proposal: Proposal, state: ServiceState) -> Submission | None:
+    """Return what candidates are computed from; None if no learner has reported its costs."""
     request = proposal.request
-    assert request is not None
+    if request is None:
+        return None
     order = np.argsort(request.learners)
     own = SharesRequest(request.cycle, request.learners[order], request.costs[:, order])
-    return find_candidates(Submission.beside_live(state, proposal.host.prepared.task, own))
+    return Submission.beside_live(state, proposal.host.prepared.task, own)

@@ -30,7 +30,7 @@ from melisma.live.run_setup import Reachability, RunSetup
 from melisma.live.service.learner_numbers import LearnerNumbers
 from melisma.live.service.live_service import LiveService
 from melisma.live.service.owner_methods import OwnerMethods
-from melisma.live.service.proposals import EXPIRY_S, Proposal, candidates_of
+from melisma.live.service.proposals import EXPIRY_S, Proposal, submission_of
 from melisma.live.service.service_folder import ServiceFolder
 from melisma.live.service.service_learners import ServiceLearner, ServiceLearners
 from melisma.live.service.task_host import TaskHost
@@ -41,7 +41,7 @@ from melisma.runs.service_report import ServiceReport
 from melisma.runs.trace import Step
 from melisma.service import commands, events
 from melisma.service.observation import observe
-from melisma.service.plan_candidates import PlanCandidate
+from melisma.service.plan_candidates import PlanCandidate, find_candidates
 from melisma.service.service_state import TaskRecord
 
 MAX_TASKS: Final = 16
@@ -88,6 +88,7 @@ class ServedService:
         self.progress = ServiceProgress()
         self._tasks: set[asyncio.Task[None]] = set()
         self._proposals: dict[int, Proposal] = {}
+        self._held: dict[int, str] = {}  # why tasks wait, as it was said last
         self._stopped = asyncio.Event()
 
     async def run(self, cancellation: Cancellation) -> ServiceReport:
@@ -112,13 +113,16 @@ class ServedService:
             if self.service.failed.done():
                 self.service.failed.result()
         finally:
-            for proposal in list(self._proposals.values()):
-                self.withdraw(proposal.host.number, "the service ends")
+            proposed = [proposal.host for proposal in self._proposals.values()]
+            for host in proposed:
+                self.withdraw(host.number, "the service ends")
             for host in self.service.hosts.values():
                 host.suspend()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            for host in proposed:
+                await self._discard(host)
             await self.service.close()
         return self._report()
 
@@ -178,7 +182,7 @@ class ServedService:
         self.learners.expose(worker)
         OwnerMethods(self).expose(worker)
         for host in hosts:
-            host.expose(worker)
+            host.expose(worker, self.learners.require_known)
 
     async def _open(self, stack: AsyncExitStack) -> None:
         """Start to listen, and invite devices."""
@@ -204,8 +208,9 @@ class ServedService:
         """Open the tasks of an earlier process that have not ended."""
         assert self.folder.recovered is not None
         self.progress = self.folder.recovered.progress
-        for name in self.folder.recovered.machine.state.names:
-            self.learners.add(name)
+        state = self.folder.recovered.machine.state
+        for name, price in zip(state.names, state.price.tolist(), strict=True):
+            self.learners.add(name).price = price
         hosts = []
         for record in self.folder.recovered.machine.state.live:
             host = self._create_host(record.number, self.folder.resume_task(record.number))
@@ -227,14 +232,15 @@ class ServedService:
             self.folder.prepare_task, number, Path(path), [record.task for record in self.live]
         )
         host = self._create_host(number, prepared)
-        host.expose(self._worker)
+        host.expose(self._worker, self.learners.require_known)
         self._proposals[number] = proposal = Proposal(host)
         self._attend(host)
         self._start(self._expire(proposal))
         if not self.learners.present or not await proposal.wait():
             return number, []
-        state = self.service.machine.state
-        return number, await asyncio.to_thread(candidates_of, proposal, state)
+        submission = submission_of(proposal, self.service.machine.state)
+        assert submission is not None
+        return number, await asyncio.to_thread(find_candidates, submission)
 
     async def _expire(self, proposal: Proposal) -> None:
         await asyncio.sleep(EXPIRY_S)
@@ -245,7 +251,7 @@ class ServedService:
         proposal = self._proposals.get(number)
         if proposal is None or proposal.host.has_ended:
             raise SettingError("this task was withdrawn, or has failed: submit it again")
-        self.service.submit(proposal.host, proposal.request)
+        self.service.submit(proposal.host, proposal.request, proposal.observed_before)
         del self._proposals[number]
         return proposal.host
 
@@ -262,6 +268,7 @@ class ServedService:
             self.service.observe(number, step)
             return
         for event in observe(number, step.event, step.commands):
+            proposal.observed += 1
             if isinstance(event, events.SharesRequested):
                 translated = proposal.host.to_service(event)
                 assert isinstance(translated, events.SharesRequested)
@@ -281,9 +288,7 @@ class ServedService:
         def on_change(mailbox: Mailbox, change: LearnerChange) -> None:
             self._on_change(prepared.task.name, mailbox, change)
 
-        numbers = LearnerNumbers(
-            mailboxes, lambda name: self.learners.add(name).number, self.learners.name
-        )
+        numbers = LearnerNumbers(mailboxes, self.learners.number, self.learners.name)
         host.open(setup, numbers, self._observer.on_note, on_change)
         return host
 
@@ -298,6 +303,14 @@ class ServedService:
         task.add_done_callback(self._tasks.discard)
 
     async def _follow(self, host: TaskHost) -> None:
+        """Do what a task needs; an error ends that task alone."""
+        try:
+            await self._follow_to_end(host)
+        except Exception as error:  # noqa: BLE001 - the task fails with it
+            host.orchestrator.fail(error)
+            self._observer.on_note(f"{host.prepared.task.name} has failed: {error}")
+
+    async def _follow_to_end(self, host: TaskHost) -> None:
         async with self._watching(host):
             if not host.has_begun:
                 await host.begin(lambda: len(self.learners.present), PATIENCE_S)
@@ -305,12 +318,17 @@ class ServedService:
         await host.delivered()
         await host.wait_for_leaving(LEAVE_S)
         self._list_tasks()
-        await host.close()
         if host.is_withdrawn:
-            self._proposals.pop(host.number, None)
-            shutil.rmtree(host.prepared.folder, ignore_errors=True)
+            await self._discard(host)
         else:
+            await host.close()
             self._observer.say(host.describe_end())
+
+    async def _discard(self, host: TaskHost) -> None:
+        """Delete what a task has left that its owner did not confirm."""
+        self._proposals.pop(host.number, None)
+        await host.close()
+        shutil.rmtree(host.prepared.folder, ignore_errors=True)
 
     @asynccontextmanager
     async def _watching(self, host: TaskHost) -> AsyncIterator[None]:
@@ -328,10 +346,12 @@ class ServedService:
             if not host.has_left
         )
 
-    def _on_registered(self, learner: ServiceLearner) -> None:
+    def _on_registered(self, learner: ServiceLearner, is_new: bool) -> None:
         if learner.fingerprint is not None:
             self.reception.registry.record_host(learner.fingerprint, learner.host)
         self._observer.on_learner(f"{learner.name}: registered from {learner.host}")
+        if not is_new:
+            return
         self.service.add_learners(
             np.array([learner.number]), [learner.name], np.array([learner.price])
         )
@@ -352,7 +372,12 @@ class ServedService:
     def _record(self, step: ServiceStep) -> None:
         self.progress.apply(step)
         for command in step.commands:
-            if isinstance(command, commands.HoldTask):
+            if isinstance(command, commands.GrantShares):
+                self._held.pop(command.number, None)
+            if not isinstance(command, commands.HoldTask):
+                continue
+            if self._held.get(command.number) != command.reason:
+                self._held[command.number] = command.reason
                 name = self.service.machine.state.tasks[command.number].task.name
                 self._observer.say(f"{name} waits{self._until(command)}: {command.reason}")
 

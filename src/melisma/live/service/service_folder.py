@@ -1,5 +1,7 @@
 """The folder of a service: its journal, and a run folder for each of its tasks."""
 
+import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from melisma.errors import DataError, SettingError
+from melisma.errors import SettingError
 from melisma.fleet.files.task_file import naming_task_file, resolve_task
 from melisma.fleet.task import Task
 from melisma.live.orchestrator_settings import DEFAULT_PORT
@@ -28,6 +30,8 @@ from melisma.runs.service_recovery import RecoveredService
 from melisma.service.accounts import check_budget
 from melisma.service.shared_settings import check_names, select_scheme
 
+TASK_FOLDER = re.compile(r"(\d+)-")
+
 
 class ServiceSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a service was started with."""
@@ -36,6 +40,15 @@ class ServiceSetup(msgspec.Struct, frozen=True, kw_only=True):
     scheme: str
     budget: float | None
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = DEFAULT_PORT
+
+    def check_budget(self, budget: float | None) -> None:
+        """Raise `SettingError` for another budget than that of the service."""
+        if budget not in (None, self.budget):
+            known = "no budget" if self.budget is None else f"budget {self.budget:g}"
+            raise SettingError(
+                f"this service has {known}, not {budget:g}: leave out --budget, or start a new "
+                "service in another folder"
+            )
 
     def check_scheme(self, scheme: str | None) -> None:
         """Raise `SettingError` for another scheme than that of the service."""
@@ -47,10 +60,13 @@ class ServiceSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, journal: ServiceJournal) -> "ServiceSetup":
-        """Return the setup of a service; `DataError` if its journal has none."""
+        """Return the setup of a service; `SettingError` if its devices are emulated."""
         content = journal.get(SETUP)
         if content is None:
-            raise DataError(f"{journal.path} is damaged: it has no setup")
+            raise SettingError(
+                f"{journal.path.parent} is the folder of tasks on emulated devices: use melisma "
+                f"resume {journal.path.parent}"
+            )
         return msgspec.json.decode(content, type=cls)
 
 
@@ -65,8 +81,8 @@ class ServiceFolder:
     _next: int = field(default=0)
 
     def __post_init__(self) -> None:
-        numbers = [int(path.name.partition("-")[0]) for path in self.path.glob("[0-9]*-*")]
-        self._next = max(numbers, default=0)
+        known = () if self.recovered is None else self.recovered.machine.state.tasks
+        self._next = max([0, *task_folders(self.path), *(number + 1 for number in known)])
 
     @classmethod
     def create(cls, path: Path | None, scheme: str | None, budget: float | None) -> "ServiceFolder":
@@ -83,16 +99,24 @@ class ServiceFolder:
         return cls(folder, journal, setup)
 
     @classmethod
-    def open(cls, path: Path, scheme: str | None = None) -> "ServiceFolder":
+    def open(
+        cls, path: Path, scheme: str | None = None, budget: float | None = None
+    ) -> "ServiceFolder":
         """Open the folder of an earlier process, which has ended; `DataError` if it is damaged."""
         journal = ServiceJournal.open(path.resolve())
         try:
             setup = ServiceSetup.read(journal)
             setup.check_scheme(scheme)
+            setup.check_budget(budget)
             recovered = RecoveredService.from_journal(journal) if journal.last else None
         except BaseException:
             journal.close()
             raise
+        tasks = {} if recovered is None else recovered.machine.state.tasks
+        for number, left in task_folders(path.resolve()).items():
+            # Of a task that its owner had not confirmed.
+            if number - 1 not in tasks:
+                shutil.rmtree(left, ignore_errors=True)
         return cls(path.resolve(), journal, setup, recovered)
 
     @property
@@ -139,9 +163,7 @@ class ServiceFolder:
 
     def folder_of(self, number: int) -> Path:
         """Return the folder of a task."""
-        for path in self.path.glob(f"{number + 1}-*"):
-            return path
-        raise DataError(f"{self.path} has no folder of task {number + 1}: it was deleted")
+        return task_folders(self.path).get(number + 1, self.path / f"{number + 1}-deleted")
 
     def report(self, number: int) -> Report | None:
         """Return the report of a task so far; None before its first step."""
@@ -160,17 +182,22 @@ def read_report(folder: Path) -> Report | None:
 
 def find_report(folder: Path, name: str) -> Report:
     """Return the report of the latest task of this name; the service may run meanwhile."""
-    numbered = {
-        int(path.name.partition("-")[0]): path for path in folder.glob("[0-9]*-*") if path.is_dir()
-    }
+    if not folder.is_dir():
+        raise SettingError(f"{folder}: no such folder; use that of a service")
     known = []
-    for _, path in sorted(numbered.items(), reverse=True):
+    for _, path in sorted(task_folders(folder).items(), reverse=True):
         report = read_report(path)
         if report is not None and report.task.name == name:
             return report
         known += [report.task.name] if report is not None else []
     tasks = ", ".join(dict.fromkeys(reversed(known))) or "none"
     raise SettingError(f"no task called {name!r} has begun in {folder}; tasks: {tasks}")
+
+
+def task_folders(folder: Path) -> dict[int, Path]:
+    """Return the folders of the tasks of a service, by number from 1."""
+    found = {path: TASK_FOLDER.match(path.name) for path in folder.iterdir() if path.is_dir()}
+    return {int(match[1]): path for path, match in found.items() if match is not None}
 
 
 def is_service_folder(path: Path) -> bool:

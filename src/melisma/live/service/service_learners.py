@@ -47,18 +47,22 @@ class ServiceLearner:
 
 
 class ServiceLearners:
-    """Serves the devices of a service; `on_registered` and `on_left` are called with each."""
+    """Serves the devices of a service.
+
+    `on_registered` is called with each, and whether its price is new; `on_left` with the reason.
+    """
 
     def __init__(
         self,
         run: str,
         now: Callable[[], float],
-        on_registered: Callable[[ServiceLearner], object],
+        on_registered: Callable[[ServiceLearner, bool], object],
         on_left: Callable[[ServiceLearner, str], object],
     ) -> None:
         self._run, self._now = run, now
         self._on_registered, self._on_left = on_registered, on_left
         self._learners: dict[str, ServiceLearner] = {}
+        self._priced: set[str] = set()
         self._refs: tuple[protocol.TaskRef, ...] = ()
         self._ended, self._changed = False, asyncio.Event()
 
@@ -76,6 +80,16 @@ class ServiceLearners:
         if name not in self._learners:
             self._learners[name] = ServiceLearner(name, len(self._learners))
         return self._learners[name]
+
+    def require_known(self, name: str) -> None:
+        """Raise `UnregisteredError` unless a device has registered here, as it does first."""
+        check_learner(name)
+        if name not in self._learners:
+            raise UnregisteredError("this device has not registered: call register first")
+
+    def number(self, name: str) -> int:
+        """Return the number of a device that is known."""
+        return self._learners[name].number
 
     def name(self, number: int) -> str:
         """Return the name of a device by its number."""
@@ -117,9 +131,11 @@ class ServiceLearners:
         learner.session, learner.called_s, learner.dismissed = request.session, self._now(), False
         learner.has_left = False
         learner.host, learner.fingerprint = call.host, call.fingerprint
+        is_new = call.caller not in self._priced or request.price not in (None, learner.price)
         if request.price is not None:
             learner.price = request.price
-        self._on_registered(learner)
+        self._priced.add(call.caller)
+        self._on_registered(learner, is_new)
         return protocol.to_builtins(protocol.TasksResponse(self._run))
 
     async def list_tasks(self, session: str, known: Any) -> Any:

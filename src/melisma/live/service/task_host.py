@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from melisma.axon import Worker
+from melisma.axon.server.calls.functions import CheckCaller
 from melisma.cycle import events as cycle_events
 from melisma.cycle.state import Stage
 from melisma.errors import DataError
 from melisma.fleet.array_types import Ints
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
+from melisma.live.orchestrator.learner_authentication import check_learner
 from melisma.live.orchestrator.learner_service import LearnerService, OnChange
 from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.orchestrator import Orchestrator
@@ -173,9 +175,9 @@ class TaskHost:
         while self._delivery is not None and not self._delivery.done():
             await asyncio.wait({self._delivery})
 
-    def expose(self, worker: Worker) -> None:
-        """Let learners call the methods of this task."""
-        self.learners.expose(worker, self.name)
+    def expose(self, worker: Worker, check_caller: CheckCaller = check_learner) -> None:
+        """Let learners call the methods of this task; `check_caller` refuses others."""
+        self.learners.expose(worker, self.name, check_caller)
 
     def find_file(self, name: str, caller: str) -> Path | None:
         """Return the file of this task that a learner may download by this name."""
