@@ -1,6 +1,6 @@
 """The methods of a service that its owner calls: submit and cancel tasks, and their status."""
 
-from math import isnan
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -10,11 +10,14 @@ from melisma.errors import MelismaError, RefusedError
 from melisma.live import protocol
 from melisma.live.orchestrator.learner_authentication import check_owner
 from melisma.live.orchestrator.strict_methods import StrictMethods
+from melisma.runs.report import Report
 from melisma.service.service_state import TaskRecord, TaskStatus
 
 if TYPE_CHECKING:
     from melisma.live.service.served_service import ServedService
 
+TaskFigures = tuple[int, float, float]
+"""The present cycle of a task, and the accuracy and the loss of its model; NaN if unknown."""
 METHODS: Final = ("propose", "confirm", "withdraw", "cancel_task", "status")
 MAX_BODY_BYTES: Final = 64 << 10
 
@@ -75,6 +78,7 @@ class OwnerMethods:
 
     def __init__(self, served: "ServedService") -> None:
         self._served = served
+        self._ended: dict[int, TaskFigures] = {}
 
     def expose(self, worker: Worker) -> None:
         """Let the owner call these methods."""
@@ -153,22 +157,34 @@ class OwnerMethods:
         return named[-1]
 
     def _task(self, record: TaskRecord) -> ServedTask:
-        served, host = self._served, self._served.service.hosts.get(record.number)
-        progress = None if host is None else host.progress
-        scored = progress.evaluated_cycle if progress is not None else None
-        current = progress.current_cycle if progress is not None else None
+        cycle, accuracy, loss = self._figures(record)
         return ServedTask(
             name=record.task.name,
             number=record.number + 1,
             state=self._state(record),
-            cycle=current.number if current else 0,
+            cycle=cycle,
             cycles=record.task.cycles,
-            accuracy=_known(scored.accuracy) if scored else None,
-            loss=_known(scored.loss) if scored else None,
+            accuracy=_known(accuracy),
+            loss=_known(loss),
             reason=self._reason(record),
             paid=record.account.paid,
-            folder=str(served.folder.folder_of(record.number)),
+            folder=str(self._served.folder.folder_of(record.number)),
         )
+
+    def _figures(self, record: TaskRecord) -> "TaskFigures":
+        """Return the cycle and the score of a task; those of an ended one are read once."""
+        host = self._served.service.hosts.get(record.number)
+        if host is not None:
+            scored, current = host.progress.evaluated_cycle, host.progress.current_cycle
+            score = (nan, nan) if scored is None else (scored.accuracy, scored.loss)
+            return (current.number if current else 0, *score)
+        if record.number not in self._ended:
+            report = self._served.report(record.number)
+            found = (0, nan, nan) if report is None else _figures_of(report)
+            if record.is_live:
+                return found
+            self._ended[record.number] = found
+        return self._ended[record.number]
 
     def _state(self, record: TaskRecord) -> str:
         if record.status is TaskStatus.ENDED:
@@ -194,6 +210,10 @@ class OwnerMethods:
                 if mailbox.name == name and mailbox.open_work is not None:
                     return host.prepared.task.name
         return "waiting"
+
+
+def _figures_of(report: Report) -> TaskFigures:
+    return len(report.cycles), report.accuracy, report.loss
 
 
 def _known(value: float) -> float | None:

@@ -323,6 +323,9 @@ class ServedService:
         else:
             await host.close()
             self._observer.say(host.describe_end())
+            # Its data and its methods are needed no more.
+            del self.service.hosts[host.number]
+        self._worker.functions.remove(host.name)
 
     async def _discard(self, host: TaskHost) -> None:
         """Delete what a task has left that its owner did not confirm."""

@@ -151,6 +151,11 @@ class Functions:
             rules = RequestRules(max_body_bytes, spool, check_caller)
             self.add(function, full_name, "simplex", "thread", rules)
 
+    def remove(self, name: str) -> None:
+        """Expose the methods under ``name`` no longer."""
+        for known in [each for each in self._exposed if each.startswith(f"{name}.")]:
+            del self._exposed[known]
+
     def add(
         self,
         function: Callable[..., Any],
