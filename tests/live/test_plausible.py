@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from melisma.errors import RefusedError
+from melisma.learning.verification.segments import segment_edges
 from melisma.live.plausible import (
+    check_commitment,
     check_costs,
     check_evaluation,
     check_local_shard_samples,
     check_phases,
 )
-from melisma.live.protocol import EvaluationSums
+from melisma.live.protocol import EvaluationSums, UpdateCommitment
 from melisma.testing import make_task
 
 GOOD = np.array([[0.5, 0.1, 1.0], [0.0, 0.0, 0.1], [0.2, 0.0, 8.0]])[:, :, None]
@@ -81,3 +83,34 @@ def test_sums_that_no_samples_have_are_refused(change: dict[str, Any], problem: 
     sums = EvaluationSums(cycle=1, samples=10, loss_sum=2.5, correct=9, labels=10)
     with pytest.raises(RefusedError, match=problem):
         check_evaluation(msgspec.structs.replace(sums, **change))
+
+
+COMMITMENT = UpdateCommitment(
+    cycle=1,
+    attempt=1,
+    visits=100,
+    batches=10,
+    attempts=(1, 2),
+    changes=(),
+    digests=("0" * 64,) * len(segment_edges(10)),
+    environment="torch cpu",
+)
+
+
+def test_a_commitment_to_a_training_that_could_be_is_accepted() -> None:
+    check_commitment(COMMITMENT)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batches": 101},
+        {"visits": 2**53, "batches": 2**53},
+        {"attempts": (1,) * 60_000},
+        {"digests": COMMITMENT.digests[:1]},
+    ],
+    ids=["empty batches", "endless", "repeated work", "few digests"],
+)
+def test_commitments_whose_repetition_might_never_end_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError, match="invalid commitment"):
+        check_commitment(msgspec.structs.replace(COMMITMENT, **change))

@@ -13,7 +13,8 @@ from melisma.errors import RefusedError
 from melisma.fleet.array_types import Floats
 from melisma.fleet.estimates import LEAST_COUNT
 from melisma.fleet.task import Task
-from melisma.live.protocol import EvaluationSums
+from melisma.learning.verification.segments import segment_edges
+from melisma.live.protocol import EvaluationSums, UpdateCommitment
 
 MIN_TRAIN_S, MAX_COST_S = 1e-9, 1e7  # seconds of one cost, its mean or its spread
 MAX_COST_COUNT = 1e6  # cycles that an estimate is worth
@@ -22,6 +23,7 @@ MAX_PHASE_S = 1e7  # seconds of one phase of an assignment
 MAX_SAMPLE_LOSS = 1e100
 MAX_SAMPLE_LABELS = 10**9  # labels of a sample in an evaluation
 PHASE_DIGITS = 9  # phases are rounded to nanoseconds
+MAX_BATCHES = 10**6  # of one training that is audited
 MAX_LOCAL_SHARDS = 100_000  # shards on one device in federated learning
 
 
@@ -38,6 +40,22 @@ def check_costs(costs: Floats) -> None:
         raise RefusedError(
             f"invalid counts {counts.ravel().tolist()} of costs: "
             f"use {LEAST_COUNT:g} to {MAX_COST_COUNT:g}"
+        )
+
+
+def check_commitment(commitment: UpdateCommitment) -> None:
+    """Raise `RefusedError` for what no training can have been: to repeat it might never end."""
+    batches, attempts = commitment.batches, commitment.attempts
+    if batches > min(max(commitment.visits, 1), MAX_BATCHES) or len({*attempts}) != len(attempts):
+        raise RefusedError(
+            f"invalid commitment to {commitment.visits} visits in {batches} batches of "
+            f"{len(attempts)} instructions: use each instruction once, and at most {MAX_BATCHES} "
+            "batches of at least one sample"
+        )
+    if len(commitment.digests) != len(segment_edges(batches)):
+        raise RefusedError(
+            f"invalid commitment with {len(commitment.digests)} digests: use "
+            f"{len(segment_edges(batches))} for {batches} batches"
         )
 
 

@@ -291,7 +291,9 @@ def wait_for_absence(fleet: AttackedFleet, phase: str, name: str = "victim") -> 
 
 
 def test_a_run_goes_on_when_all_learners_were_killed_and_started_again(tmp_path: Path) -> None:
-    with attacked_fleet(tmp_path, learners=2, cycles=4, deadline_s=4.0) as fleet:
+    # A cycle takes a second, so that the run has not ended when they are killed.
+    slow = {"model_args": {"pause_s": 0.1}}
+    with attacked_fleet(tmp_path, learners=2, cycles=4, deadline_s=4.0, **slow) as fleet:
         devices = [fleet.enrol(name) for name in ("a", "b")]
 
         def start() -> None:

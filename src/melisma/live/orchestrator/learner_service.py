@@ -36,7 +36,6 @@ from melisma.errors import (
     UnregisteredError,
 )
 from melisma.learning.trainer import Score
-from melisma.learning.verification.segments import segment_edges
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import check_learner
@@ -48,6 +47,7 @@ from melisma.live.orchestrator.session_records import put_session
 from melisma.live.orchestrator.strict_methods import StrictMethods
 from melisma.live.orchestrator.update_verifier import ReceivedUpdate, UpdateVerifier
 from melisma.live.plausible import (
+    check_commitment,
     check_costs,
     check_evaluation,
     check_local_shard_samples,
@@ -439,7 +439,7 @@ class LearnerService:
         commitment = protocol.parse(message, protocol.UpdateCommitment)
         if self._verifier is None or self._task.verify != "audit":
             raise RefusedError("the updates of this task are not audited: upload them at once")
-        self._check_commitment(learner, commitment)
+        check_commitment(commitment)
         assignment = learner, commitment.cycle, commitment.attempt
         if not self._handler.expects(*assignment):
             return None
@@ -461,22 +461,6 @@ class LearnerService:
             self._verifier.segments[assignment] = segment
         await self._handler.synced()
         return self._verifier.segments.get(assignment)
-
-    def _check_commitment(self, learner: int, commitment: protocol.UpdateCommitment) -> None:
-        """Refuse what no training can have been: to repeat it might never end."""
-        most, batches = self._handler.most_visits(learner, commitment.cycle), commitment.batches
-        attempts, digests = commitment.attempts, len(commitment.digests)
-        if (
-            batches > max(commitment.visits, 1)
-            or (most and commitment.visits > most)
-            or len(set(attempts)) != len(attempts)
-            or batches > 2**31
-            or digests != len(segment_edges(batches))
-        ):
-            raise RefusedError(
-                f"invalid commitment: {commitment.visits} visits in {batches} batches of "
-                f"{len(attempts)} instructions, with {digests} digests"
-            )
 
     async def upload_update(
         self,
